@@ -1,0 +1,91 @@
+"""Errors of the converter package.
+
+ConverterError
+├── SourceError            the source cannot be opened as a model
+│   ├── SourceNotFound     no such checkpoint, file or module
+│   ├── UnsafeSource       opening it could run code; needs --trust
+│   └── FactoryError       the user's factory is missing or raised
+├── ExportError            the model cannot become ONNX
+│   └── UnsupportedOperator  an operator has no ONNX form; names it and the module that uses it
+├── BundleError            a bundle cannot be written or read
+│   └── BundleCorrupt      bytes differ from the manifest, or a name leaves the directory
+├── ParityError            a comparison could not be made (a failed comparison is a verdict, not an error)
+├── RuntimeUnavailable     the runtime or provider asked for is not there
+└── EnvironmentFailure     a framework environment cannot be built or its child died
+"""
+
+from __future__ import annotations
+
+
+class ConverterError(Exception):
+    """Base of all errors of this package: one sentence with what was given, expected, and what to do."""
+
+
+class SourceError(ConverterError):
+    """The source cannot be opened as a model."""
+
+
+class SourceNotFound(SourceError):
+    """There is no such checkpoint, file, module or factory."""
+
+
+class UnsafeSource(SourceError):
+    """Opening the source could run code that it carries; it was not opened."""
+
+
+class FactoryError(SourceError):
+    """The user's factory is missing, raised, or did not give a model."""
+
+
+class ExportError(ConverterError):
+    """The model was opened but cannot become ONNX."""
+
+
+class UnsupportedOperator(ExportError):
+    """An operator has no ONNX form.
+
+    Attributes:
+        operator: The operator, as its framework spells it.
+        module: The module or layer that uses it, or None where the framework does not say.
+    """
+
+    def __init__(self, message: str, *, operator: str, module: str | None = None) -> None:
+        super().__init__(message)
+        self.operator = operator
+        self.module = module
+
+
+class BundleError(ConverterError):
+    """A bundle cannot be written or read."""
+
+
+class BundleCorrupt(BundleError):
+    """The bytes of a bundle are not those that its manifest seals.
+
+    Attributes:
+        file: The offending file, relative to the bundle.
+    """
+
+    def __init__(self, message: str, *, file: str) -> None:
+        super().__init__(message)
+        self.file = file
+
+
+class ParityError(ConverterError):
+    """A comparison could not be made at all, which is never a pass."""
+
+
+class RuntimeUnavailable(ConverterError):
+    """The runtime or execution provider that was asked for is not the one that would run."""
+
+
+class EnvironmentFailure(ConverterError):
+    """A framework environment cannot be built, or the child in it died.
+
+    Attributes:
+        detail: The last lines that the failing command wrote, or an empty string.
+    """
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail

@@ -1,0 +1,1 @@
+"""paritygate.converter.runtime."""

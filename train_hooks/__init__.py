@@ -1,0 +1,1 @@
+"""paritygate.train_hooks."""
