@@ -1,0 +1,43 @@
+"""The command line: one noun group a module, verbs under it; a command parses, calls the library and prints.
+
+Exit code 0 only on success. Every error is one line on standard error that says what was given, what was
+expected and what to do; with `--json` it is one object on standard output as well. PARITYGATE_DEBUG=1 shows
+tracebacks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from paritygate.cli import _deploy, _environments, _models, _quickstart, _rollouts, _training
+from paritygate.cli._output import report_error
+
+_HELP = "A model trained in any framework reaches production only with proof that its ONNX computes the same."
+
+
+def build_app() -> typer.Typer:
+    """The typer application with all commands."""
+    app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    for module in (_quickstart, _models, _deploy, _rollouts, _training, _environments):
+        module.register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave the process with its exit code.
+
+    Args:
+        arguments: What follows the program's name; None takes it from the process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        build_app()(given, prog_name="paritygate")
+    except KeyboardInterrupt:
+        report_error(KeyboardInterrupt("interrupted; nothing more was done"), as_json="--json" in given)
+        raise SystemExit(130) from None
+    except Exception as error:  # noqa: BLE001  the one edge where any error becomes one line
+        report_error(error, as_json="--json" in given)
+        raise SystemExit(1) from None

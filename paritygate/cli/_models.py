@@ -1,0 +1,187 @@
+"""Commands on models and bundles: export, validate, publish, repo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paritygate.cli._output import out, print_json
+
+if TYPE_CHECKING:
+    from paritygate.converter.bundle import Bundle
+    from paritygate.converter.parity.report import Certificate
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines for people.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("export")(export)
+    app.command("validate")(validate)
+    app.command("publish")(publish)
+    repository = typer.Typer(help="Look at a model repository.", no_args_is_help=True)
+    repository.command("lint")(lint)
+    app.add_typer(repository, name="repo")
+
+
+def export(
+    source: Annotated[str, typer.Argument(help="A checkpoint, a saved model, or module:factory.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The bundle directory to make.")],
+    name: Annotated[str | None, typer.Option(help="The model's name; default: the source's.")] = None,
+    framework: Annotated[str | None, typer.Option(help="When it cannot be told from the source.")] = None,
+    factory: Annotated[
+        str | None, typer.Option(help="module:factory that builds the network for a state dict.")
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help=".npz with example inputs, one array an input.")
+    ] = None,
+    dynamic: Annotated[
+        list[str] | None, typer.Option(help="An open dimension, as input:axis=name, e.g. x:0=batch.")
+    ] = None,
+    input_shape: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An example input, as name:dtype[2,3], where there are no samples."),
+    ] = None,
+    output_name: Annotated[list[str] | None, typer.Option(help="Names of the outputs, in order.")] = None,
+    opset: Annotated[int, typer.Option(help="ONNX opset of the default domain.")] = 18,
+    trust: Annotated[bool, typer.Option("--trust", help="Open sources that can run code.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Turn a checkpoint or a saved model into a bundle.
+
+    Example: paritygate export weights.safetensors --factory net:build --samples x.npz -o bundle
+    """
+    from paritygate.cli._examples import load_samples, parse_dynamic, parse_inputs
+    from paritygate.converter.environments import export_source
+
+    examples = load_samples(samples) if samples else parse_inputs(input_shape or [])
+    bundle = export_source(
+        source,
+        output,
+        name=name,
+        framework=framework,
+        factory=factory,
+        inputs=examples,
+        dynamic=parse_dynamic(dynamic or []),
+        output_names=output_name,
+        opset=opset,
+        trust=trust,
+        on_event=None if as_json else _print_event,
+    )
+    if as_json:
+        print_json({"bundle": str(bundle.path), "digest": bundle.digest, **bundle.signature.to_json()})
+        return
+    console = out()
+    console.print(f"bundle     {bundle.path}\ndigest     {bundle.digest}\nsignature  {bundle.signature}")
+    for note in bundle.manifest.notes:
+        console.print(f"note       {note}")
+    console.print(f"next       paritygate validate {bundle.path}")
+
+
+def _print_event(event: Any) -> None:
+    out().print(f"  {event}")
+
+
+def validate(
+    bundle_path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle directory.")],
+    report: Annotated[Path | None, typer.Option(help="Also write the certificate as JSON here.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Prove that a bundle computes the numbers of its source, and write the certificate into it.
+
+    Exit code 1 when it does not.   Example: paritygate validate bundle
+    """
+    certificate = _prove(bundle_path)
+    if report:
+        report.write_text(
+            json.dumps(certificate.to_json(), indent=2, sort_keys=True) + "\n", encoding="utf-8"
+        )
+    if as_json:
+        print_json(certificate.to_json())
+    else:
+        out().print(certificate.summary(), markup=False)
+    if certificate.verdict != "pass":
+        raise typer.Exit(1)
+
+
+def _prove(path: Path, bundle: Bundle | None = None) -> Certificate:
+    from paritygate.converter.bundle import read_bundle
+    from paritygate.converter.parity.validate import validate_bundle, write_evidence
+
+    bundle = bundle or read_bundle(path)
+    certificate = validate_bundle(bundle)
+    write_evidence(bundle, certificate)
+    return certificate
+
+
+def publish(
+    bundle_path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle directory.")],
+    repo: Annotated[Path, typer.Option(help="The model repository.")],
+    name: Annotated[str | None, typer.Option(help="Publish under this model name.")] = None,
+    max_batch_size: Annotated[
+        int, typer.Option(min=0, help="Triton's max_batch_size; 0: the batch is a plain dimension.")
+    ] = 0,
+    allow_unproven: Annotated[
+        bool, typer.Option("--allow-unproven", help="Publish without a certificate; every answer says so.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Publish a bundle as a new version, proving it first where that has not been done.
+
+    Example: paritygate publish bundle --repo model_repo
+    """
+    from paritygate.converter.bundle import read_bundle
+    from paritygate.serving.publish import publish_bundle
+
+    bundle = read_bundle(bundle_path)
+    certificate = bundle.certificate()
+    if certificate is None and not allow_unproven:
+        certificate = _prove(bundle_path, bundle)
+    published = publish_bundle(
+        bundle_path, repo, model_name=name, allow_unproven=allow_unproven, max_batch_size=max_batch_size
+    )
+    verdict = certificate.verdict if certificate else "unproven"
+    max_abs_diff = certificate.max_abs_diff if certificate else None
+    if as_json:
+        print_json(
+            {
+                "model": published.model,
+                "version": published.version,
+                "digest": published.digest,
+                "created": published.created,
+                "path": str(published.path),
+                "verdict": verdict,
+                "max_abs_diff": max_abs_diff,
+                "framework": bundle.manifest.framework["name"],
+            }
+        )
+        return
+    done = "published" if published.created else "already there"
+    proof = f"{verdict}, largest difference {max_abs_diff:.2e}" if max_abs_diff is not None else verdict
+    out().print(
+        f"{done}  {published.model} version {published.version}  ({proof})\n           {published.path}"
+    )
+
+
+def lint(
+    repo: Annotated[Path, typer.Argument(help="A model repository.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Say what a Triton, or this gateway, would stumble over in a model repository.
+
+    Example: paritygate repo lint model_repo
+    """
+    from paritygate.serving.publish import ModelRepository
+
+    findings = list(ModelRepository(repo).lint())
+    if as_json:
+        print_json({"findings": [vars(f) if hasattr(f, "__dict__") else str(f) for f in findings]})
+    else:
+        for finding in findings:
+            out().print(str(finding), markup=False)
+        out().print(f"{len(findings)} finding(s) in {repo}")
+    if any(getattr(f, "severity", "error") == "error" for f in findings):
+        raise typer.Exit(1)
