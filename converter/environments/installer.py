@@ -1,0 +1,130 @@
+"""Fill one directory with a framework environment: a virtual environment, the pinned packages, a trial import."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paritygate.converter.environments.processes import Ended, run_supervised
+from paritygate.converter.environments.specs import EnvironmentSpec
+from paritygate.converter.errors import EnvironmentFailure
+
+PIP_ARGUMENTS_VARIABLE = "PARITYGATE_PIP_ARGS"
+
+# Reads the pins as installed and imports each module once, so that a wheel that does not fit this machine
+# is found here and not in the middle of a user's export.
+_TRIAL = """
+import importlib, importlib.metadata, json, sys
+pins, modules = json.loads(sys.argv[1])
+wrong = [f"{name} {found} instead of {pin}" for name, pin in pins.items()
+         if (found := importlib.metadata.version(name)) != pin]
+if wrong:
+    sys.exit("installed " + ", ".join(wrong))
+for module in modules:
+    importlib.import_module(module)
+"""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """One build: what is built, where, and under which limits."""
+
+    spec: EnvironmentSpec
+    directory: Path
+    lock_fd: int
+    timeout_s: float
+    progress: Progress
+
+    def run(self, what: str, command: Sequence[str | Path], advice: str, *, tell: bool = False) -> None:
+        """Run one step; anything but success is an EnvironmentFailure with the command's own last word."""
+        ended = run_supervised(
+            command,
+            timeout_s=self.timeout_s,
+            environment=_clean_environment(),
+            keep_open=(self.lock_fd,),
+            on_output=self._tell if tell else None,
+        )
+        if not ended.ok:
+            raise EnvironmentFailure(
+                f"environment '{self.spec.name}' cannot be built: {what} {ended.describe()}"
+                f"{_last_word(ended)}. {advice}",
+                detail=ended.tail,
+            )
+
+    def _tell(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace").strip()
+        if text.startswith(("Collecting ", "Downloading ", "Installing collected")):
+            self.progress(text.split(" (from ")[0].split(": ")[0])
+
+
+def install(
+    spec: EnvironmentSpec, directory: Path, *, lock_fd: int, timeout_s: float, progress: Progress
+) -> None:
+    """Build `spec` in `directory`, which must not exist.
+
+    Args:
+        spec: The environment.
+        directory: Where it will stay; a virtual environment cannot be moved.
+        lock_fd: The held build lock; it stays held until the last process of the build is gone.
+        timeout_s: Limit of each of the three steps.
+        progress: Told what goes on, one short line at a time.
+
+    Raises:
+        EnvironmentFailure: With one line that names the step, how it ended and its own last word.
+    """
+    builder = _Builder(spec, directory, lock_fd, timeout_s, progress)
+    python = directory / "bin" / "python"
+    progress(f"creating a virtual environment in {directory}")
+    builder.run(
+        "python -m venv",
+        [sys.executable, "-I", "-m", "venv", directory],
+        "Check that the folder can be written and that Python's venv module is installed.",
+    )
+    pins = read_pins(spec.requirements)
+    progress(f"installing {len(pins)} pinned packages with pip")
+    builder.run(
+        "pip install",
+        [python, "-I", "-m", "pip", "install", *_pip_arguments(spec)],
+        f"Check the network and pip's index settings (pip.conf, PIP_* variables or {PIP_ARGUMENTS_VARIABLE}), "
+        f"then run `paritygate env sync {spec.name}`.",
+        tell=True,
+    )
+    progress(f"importing {', '.join(spec.modules)} once")
+    builder.run(
+        f"importing {', '.join(spec.modules)}",
+        [python, "-I", "-c", _TRIAL, json.dumps([pins, spec.modules])],
+        f"The pinned packages do not run on this machine; see {spec.requirements}.",
+    )
+
+
+def read_pins(requirements: Path) -> dict[str, str]:
+    """The `name==version` lines of a requirements file."""
+    lines = (line.split("#")[0].strip() for line in requirements.read_text("utf-8").splitlines())
+    return dict(line.split("==", 1) for line in lines if line)
+
+
+def _pip_arguments(spec: EnvironmentSpec) -> list[str]:
+    # The file is complete, so pip need not resolve; wheels only, so installing runs nobody's set-up code.
+    fixed = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
+    fixed += ["--progress-bar=off", "-r", str(spec.requirements)]
+    return [*fixed, *shlex.split(os.environ.get(PIP_ARGUMENTS_VARIABLE, ""))]
+
+
+def _clean_environment() -> dict[str, str]:
+    """Our variables without those that would bring this process's Python or a venv into the new one."""
+    hidden = ("PYTHON", "VIRTUAL_ENV", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER")
+    return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+
+
+def _last_word(ended: Ended) -> str:
+    lines = [line.strip() for line in ended.tail.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    word = (errors or lines or [""])[-1].rstrip(".")
+    return f" ({word})" if word else ""

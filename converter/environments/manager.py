@@ -1,0 +1,254 @@
+"""Framework environments on disk: build once, share, list, remove.
+
+An environment is built where it will stay, since a virtual environment cannot be moved. Its marker file is
+written last, so a directory without one was left by a build that died and is cleared by the next. Everybody
+who builds or removes holds the lock file beside it alone; everybody who uses it holds that lock together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paritygate.converter.environments.installer import Progress, install, read_pins
+from paritygate.converter.environments.specs import SPECS, EnvironmentSpec, environments_dir, find_spec
+from paritygate.converter.errors import EnvironmentFailure
+
+MARKER_FILE = "paritygate-environment.json"
+MARKER_SCHEMA = "paritygate.environment/v1"
+DEFAULT_TIMEOUT_S = 1800.0
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A framework environment that is complete and may be used.
+
+    Attributes:
+        name: Its name, such as `tensorflow`.
+        directory: Where it lies; the name ends with the digest of its pins and Python.
+        python: Its interpreter.
+        packages: Version of each pinned package.
+        build_seconds: How long building it took.
+    """
+
+    name: str
+    directory: Path
+    python: Path
+    packages: dict[str, str]
+    build_seconds: float
+
+
+@dataclass(frozen=True)
+class EnvironmentStatus:
+    """One line of the list of environments.
+
+    Attributes:
+        name: The environment's name.
+        directory: Where it lies, or would lie.
+        state: `ready`; `absent` (never built); `partial` (a build died or is going on); `outdated`
+            (complete, but of other pins or another Python; nothing uses it from here).
+        size_bytes: What its files take on disk; 0 if absent.
+    """
+
+    name: str
+    directory: Path
+    state: str
+    size_bytes: int
+
+
+def list_environments() -> list[EnvironmentStatus]:
+    """Each environment we can build, and after it what older pins have left."""
+    found: list[EnvironmentStatus] = []
+    for spec in SPECS.values():
+        found.append(_status(spec.name, spec.directory, "ready"))
+        found += [
+            _status(spec.name, directory, "outdated")
+            for directory in _directories_of(spec.name)
+            if directory != spec.directory
+        ]
+    return found
+
+
+def sync(
+    framework: str, progress: Progress | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> Environment:
+    """Give the environment of a framework, building it first if it is not there.
+
+    Args:
+        framework: The name of an environment, or of an exporter that runs in one.
+        progress: Told what goes on, one short line at a time.
+        timeout_s: Limit of each step of the build, and of waiting for another process that builds.
+
+    Raises:
+        EnvironmentFailure: If there is no such environment or it cannot be built; nothing is left that a
+            later call would take for an environment.
+    """
+    spec = find_spec(framework)
+    tell = progress or _silent
+    ready = _load(spec)
+    if ready is not None:
+        return ready
+    with _lock(spec.directory, fcntl.LOCK_EX, timeout_s, tell) as lock_fd:
+        ready = _load(spec)
+        return ready if ready is not None else _build(spec, lock_fd, timeout_s, tell)
+
+
+def remove(framework: str) -> list[Path]:
+    """Remove a framework's environments, those of older pins too; gives the directories that are gone.
+
+    Raises:
+        EnvironmentFailure: If there is no such environment, or another process uses it.
+    """
+    spec = find_spec(framework)
+    removed = []
+    for directory in _directories_of(spec.name):
+        with _lock(directory, fcntl.LOCK_EX, 0.0, _silent):
+            _clear(directory)
+        removed.append(directory)
+    return removed
+
+
+@contextlib.contextmanager
+def in_use(environment: Environment) -> Iterator[None]:
+    """Keep an environment from being removed while it is used.
+
+    Raises:
+        EnvironmentFailure: If it was removed since it was given.
+    """
+    with _lock(environment.directory, fcntl.LOCK_SH, DEFAULT_TIMEOUT_S, _silent):
+        if not (environment.directory / MARKER_FILE).is_file():
+            raise EnvironmentFailure(
+                f"environment '{environment.name}' in {environment.directory} was removed by somebody else "
+                "just now. Run the command again to build it anew."
+            )
+        yield
+
+
+def _build(spec: EnvironmentSpec, lock_fd: int, timeout_s: float, progress: Progress) -> Environment:
+    started = time.monotonic()
+    _clear(spec.directory)
+    try:
+        install(spec, spec.directory, lock_fd=lock_fd, timeout_s=timeout_s, progress=progress)
+        _write_marker(spec, time.monotonic() - started)
+    except BaseException:
+        _clear(spec.directory)
+        raise
+    built = _load(spec)
+    assert built is not None
+    progress(f"environment '{spec.name}' is ready after {built.build_seconds:.0f} s")
+    return built
+
+
+def _write_marker(spec: EnvironmentSpec, build_seconds: float) -> None:
+    marker: dict[str, Any] = {
+        "schema": MARKER_SCHEMA,
+        "name": spec.name,
+        "packages": read_pins(spec.requirements),
+        "build_seconds": round(build_seconds, 1),
+    }
+    os.sync()  # the marker must not reach the disk before what it vouches for
+    draft = spec.directory / f".{MARKER_FILE}.partial"
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(marker, file, indent=2, sort_keys=True)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(spec.directory / MARKER_FILE)
+
+
+def _load(spec: EnvironmentSpec) -> Environment | None:
+    python = spec.directory / "bin" / "python"
+    try:
+        marker = json.loads((spec.directory / MARKER_FILE).read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return None
+    # A link to an interpreter that was uninstalled since is as good as no environment.
+    if marker.get("schema") != MARKER_SCHEMA or not os.access(python, os.X_OK):
+        return None
+    return Environment(spec.name, spec.directory, python, marker["packages"], marker["build_seconds"])
+
+
+def _directories_of(name: str) -> list[Path]:
+    ours = re.compile(re.escape(name) + r"-[0-9a-f]{12}")
+    try:
+        entries = list(environments_dir().iterdir())
+    except FileNotFoundError:
+        return []
+    return sorted(entry for entry in entries if entry.is_dir() and ours.fullmatch(entry.name))
+
+
+def _status(name: str, directory: Path, if_complete: str) -> EnvironmentStatus:
+    if not directory.is_dir():
+        return EnvironmentStatus(name, directory, "absent", 0)
+    state = if_complete if (directory / MARKER_FILE).is_file() else "partial"
+    return EnvironmentStatus(name, directory, state, _size_bytes(directory))
+
+
+def _size_bytes(directory: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # a build may be going on in there
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return total
+
+
+def _clear(directory: Path) -> None:
+    """Remove an environment; the marker goes first, so that what is left if we die is not taken for one."""
+    with contextlib.suppress(FileNotFoundError):
+        (directory / MARKER_FILE).unlink()
+    if directory.exists():
+        shutil.rmtree(directory)
+
+
+@contextlib.contextmanager
+def _lock(directory: Path, mode: int, timeout_s: float, progress: Progress) -> Iterator[int]:
+    path = directory.with_name(directory.name + ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The file stays for ever: removing a lock file lets two processes hold "the" lock.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"the folder of framework environments {path.parent} cannot be written ({error.strerror}). "
+            "Set PARITYGATE_ENV_DIR to a folder that can."
+        ) from error
+    try:
+        _wait_for(descriptor, mode, directory, timeout_s, progress)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, mode: int, directory: Path, timeout_s: float, progress: Progress) -> None:
+    deadline = time.monotonic() + timeout_s
+    told = False
+    while True:
+        try:
+            return fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                break
+        if not told:
+            progress(f"waiting for another process that uses or builds {directory.name}")
+            told = True
+        time.sleep(_POLL_S)
+    raise EnvironmentFailure(
+        f"environment {directory.name} is used or built by another process"
+        + (f", and was after {timeout_s:.0f} s still" if timeout_s else "")
+        + ". Wait for it to end, then run the command again."
+    )
+
+
+def _silent(_message: str) -> None:
+    return None

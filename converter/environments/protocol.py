@@ -1,0 +1,108 @@
+"""What a child says to us: one JSON object a line, over a channel of its own.
+
+The child sends any number of `progress` and `warning` messages and then exactly one `result` or `error`.
+Everything that is not such a line is a fault of the child and ends the export.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from paritygate.converter import errors
+from paritygate.converter.errors import ConverterError, EnvironmentFailure
+
+PROTOCOL = 1
+"""Sent with the first message; parent and child run the same code, so another number is a broken installation."""
+
+_TEXT_LIMIT = 4000
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that went on in a framework environment.
+
+    Attributes:
+        kind: `progress` or `warning`.
+        message: One line for a person.
+    """
+
+    kind: str
+    message: str
+
+
+OnEvent = Callable[[Event], None]
+
+
+def encode(kind: str, **fields: Any) -> bytes:
+    """One message as a line of JSON with its line end."""
+    return json.dumps({"protocol": PROTOCOL, "kind": kind, **fields}).encode() + b"\n"
+
+
+def encode_error(error: ConverterError) -> bytes:
+    """An error of ours as a message, with the facts that it holds as attributes."""
+    facts = {name: value for name, value in vars(error).items() if _is_plain(value)}
+    return encode("error", error=type(error).__name__, message=_cut(str(error)), facts=facts)
+
+
+class Conversation:
+    """Our side of the channel: checks each line, hands events on, keeps the ending.
+
+    Attributes:
+        result: The fields of the child's `result`, or None as long as there is none.
+        error: The child's `error`, rebuilt as the class that it was there; None as long as there is none.
+        fault: What the child said against the protocol, or an empty string.
+    """
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self.result: dict[str, Any] | None = None
+        self.error: ConverterError | None = None
+        self.fault = ""
+        self._on_event = on_event
+
+    def hear(self, line: bytes) -> None:
+        """Take one line from the child."""
+        if self.fault:
+            return
+        try:
+            message = json.loads(line)
+            self._take(message)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self.fault = f"{type(error).__name__} in {_cut(line.decode('utf-8', 'replace'), 200)!r}"
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["protocol"] != PROTOCOL:
+            raise ValueError(message["protocol"])
+        if self.result is not None or self.error is not None:
+            raise ValueError("a message after the last one")
+        kind = message["kind"]
+        if kind in ("progress", "warning"):
+            self._on_event(Event(kind, str(message["message"])))
+        elif kind == "result":
+            self.result = {str(name): value for name, value in message.items()}
+        elif kind == "error":
+            self.error = _rebuild(str(message["error"]), str(message["message"]), dict(message["facts"]))
+        else:
+            raise ValueError(kind)
+
+
+def _rebuild(name: str, message: str, facts: dict[str, Any]) -> ConverterError:
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, ConverterError)):
+        kind = EnvironmentFailure
+    error = kind.__new__(kind, message)
+    error.args = (message,)
+    vars(error).update(facts)
+    if isinstance(error, EnvironmentFailure):
+        vars(error).setdefault("detail", "")
+    return error
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def _cut(text: str, limit: int = _TEXT_LIMIT) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."

@@ -1,0 +1,81 @@
+"""Which framework environments exist, which exporters run in them, and where they lie on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from paritygate.converter.errors import EnvironmentFailure
+
+REQUIREMENTS_DIR = Path(__file__).parent / "requirements"
+DIRECTORY_VARIABLE = "PARITYGATE_ENV_DIR"
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """One framework environment that the package knows how to build.
+
+    Attributes:
+        name: The environment's name, and that of its requirements file.
+        exporters: The exporters (keys of `EXPORTERS`) that run in it.
+        modules: What is imported once after the installation; a wheel that cannot start here fails then.
+    """
+
+    name: str
+    exporters: tuple[str, ...]
+    modules: tuple[str, ...]
+
+    @property
+    def requirements(self) -> Path:
+        """The pinned requirements file."""
+        return REQUIREMENTS_DIR / f"{self.name}.txt"
+
+    @property
+    def key(self) -> str:
+        """`<name>-<12 hex digits>`: other pins, another Python or another platform is another environment."""
+        interpreter = f"{sys.implementation.name} {platform.python_version()} {sysconfig.get_platform()}"
+        seal = hashlib.sha256(self.requirements.read_bytes() + b"\0" + interpreter.encode())
+        return f"{self.name}-{seal.hexdigest()[:12]}"
+
+    @property
+    def directory(self) -> Path:
+        """Where this environment lies, or will lie once it is built."""
+        return environments_dir() / self.key
+
+
+SPECS: dict[str, EnvironmentSpec] = {
+    "tensorflow": EnvironmentSpec("tensorflow", ("keras",), ("tensorflow", "keras", "tf2onnx")),
+    "sklearn": EnvironmentSpec("sklearn", ("sklearn",), ("sklearn", "skl2onnx", "joblib", "pandas")),
+}
+"""The environments by name; a new one is a line here and a file in `requirements/`."""
+
+
+def environments_dir() -> Path:
+    """The folder that holds all environments: `$PARITYGATE_ENV_DIR`, or one in the user's cache."""
+    chosen = os.environ.get(DIRECTORY_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return Path.home() / ".cache" / "paritygate" / "environments"
+
+
+def find_spec(framework: str) -> EnvironmentSpec:
+    """The environment of this name, or the one in which the exporter of this name runs.
+
+    Raises:
+        EnvironmentFailure: If there is none; the text lists those that exist.
+    """
+    if framework in SPECS:
+        return SPECS[framework]
+    for spec in SPECS.values():
+        if framework in spec.exporters:
+            return spec
+    known = ", ".join(f"'{name}'" for name in sorted(SPECS))
+    raise EnvironmentFailure(
+        f"there is no framework environment '{framework}' (known: {known}). "
+        "Install the framework beside paritygate to export in this process."
+    )
