@@ -1,0 +1,141 @@
+"""The command line: every command helps itself, every error is one line with exit code 1."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paritygate.cli import build_app, main
+from paritygate.cli._examples import BadArgument, load_samples, parse_dynamic, parse_inputs
+from paritygate.cli._output import describe
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """One command as its own process, the way a person types it."""
+    command = [sys.executable, "-m", "paritygate", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def _commands() -> list[tuple[str, ...]]:
+    from typer.main import get_command
+
+    def walk(command: object, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+        children = getattr(command, "commands", {})
+        found = [path]
+        for name, child in children.items():
+            found += walk(child, (*path, name))
+        return found
+
+    return walk(get_command(build_app()), ())
+
+
+@pytest.mark.parametrize("path", _commands(), ids=" ".join)
+def test_every_command_explains_itself(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*path, "--help"])
+    assert stop.value.code == 0
+    assert "Usage: paritygate" in capsys.readouterr().out
+
+
+def test_help_imports_no_framework() -> None:
+    code = (
+        "import sys; from paritygate.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'tensorflow', 'onnxruntime', 'fastapi', 'grpc', 'sklearn', 'onnx'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+BAD_COMMANDS = {
+    "export of a checkpoint that is not there": (
+        ["export", "no-such.pt", "--factory", "x:y", "-o", "b"],
+        "no-such.pt",
+    ),
+    "validate of a bundle that is not there": (["validate", "no-such-bundle"], "no-such-bundle"),
+    "publish of a bundle that is not there": (["publish", "no-such-bundle", "--repo", "r"], "no-such-bundle"),
+    "rollout that is not there": (
+        ["rollout", "apply", "no-such.yaml", "--rollouts", "s", "--repo", "r"],
+        "no-such.yaml",
+    ),
+    "state that is not there": (
+        ["rollout", "status", "digits", "--rollouts", "no-such-state"],
+        "no-such-state",
+    ),
+    "job that is not there": (["launch", "no-such-job.yaml"], "no-such-job.yaml"),
+    "repository that is not there": (["serve", "--repo", "no-such-repo"], "no-such-repo"),
+    "samples that are not there": (["export", "x.pt", "-o", "b", "--samples", "no-such.npz"], "no-such.npz"),
+    "an input that cannot be read": (["export", "x.pt", "-o", "b", "--input", "x=float32"], "x=float32"),
+    "a framework without an environment": (["env", "sync", "no-such-framework"], "no-such-framework"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), BAD_COMMANDS.values(), ids=BAD_COMMANDS)
+def test_bad_input_is_one_line_and_exit_code_one(arguments: list[str], named: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paritygate", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    assert named in lines[0]
+    assert "unexpected" not in lines[0]
+
+
+def test_an_error_with_json_is_one_object_on_standard_output() -> None:
+    done = run("validate", "no-such-bundle", "--json")
+    assert done.returncode == 1
+    assert "no-such-bundle" in json.loads(done.stdout)["error"]
+
+
+def test_an_unforeseen_error_is_named_and_still_one_line() -> None:
+    assert describe(KeyError("x\ny")) == r"unexpected KeyError: 'x\ny' (PARITYGATE_DEBUG=1 shows where)"
+
+
+def test_example_inputs_are_the_same_each_time() -> None:
+    first, again = parse_inputs(["x:float32[2,3]"]), parse_inputs(["x:float32[2,3]"])
+    assert first is not None
+    assert again is not None
+    assert first["x"].shape == (2, 3)
+    assert first["x"].tobytes() == again["x"].tobytes()
+
+
+@pytest.mark.parametrize("text", ["x", "x:float32", "x:float32[2,-1]", "x:float33[2]", ":float32[2]"])
+def test_an_example_input_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(BadArgument, match="--input"):
+        parse_inputs([text])
+
+
+@pytest.mark.parametrize("text", ["x", "x:batch", "x:0", "x:-1=batch", "x:0=1batch"])
+def test_an_open_dimension_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(BadArgument, match="input:axis=name"):
+        parse_dynamic([text])
+
+
+def test_open_dimensions_are_gathered_by_input() -> None:
+    assert parse_dynamic(["x:0=batch", "x:1=length", "y:0=batch"]) == {
+        "x": {0: "batch", 1: "length"},
+        "y": {0: "batch"},
+    }
+
+
+def test_pickled_samples_are_refused(tmp_path: Path) -> None:
+    import numpy as np
+
+    path = tmp_path / "objects.npz"
+    np.savez(path, x=np.array([{}], dtype=object))
+    with pytest.raises(BadArgument, match="plain arrays"):
+        load_samples(path)
+
+
+def test_samples_that_are_no_archive_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.npz"
+    path.write_text("hello", encoding="utf-8")
+    with pytest.raises(BadArgument, match=r"numpy\.savez"):
+        load_samples(path)
