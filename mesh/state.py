@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import abc
 import enum
-import errno
 import fcntl
 import hashlib
 import json
@@ -32,7 +31,6 @@ from typing import Any, TypeAlias
 
 from paritygate.mesh.config import rollout_from_value, rollout_to_value
 from paritygate.mesh.errors import (
-    MeshError,
     RolloutInvalid,
     StateBusy,
     StateCorrupt,
@@ -388,8 +386,8 @@ class _Log:
     def _write_whole(descriptor: int, line: bytes, end: int) -> None:
         try:
             written = os.write(descriptor, line)
-            if written != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            while written < len(line):  # a disk that is full takes a part first and refuses the rest
+                written += os.write(descriptor, line[written:])
         except OSError:
             os.ftruncate(descriptor, end)  # without its line end nobody took it for a record
             raise
@@ -431,15 +429,18 @@ def _decode(line: bytes, path: Path, number: int) -> _Entry:
     try:
         outer = json.loads(line, parse_float=Decimal)
         record = outer["record"]
-        if outer["checksum"] != _checksum(record) or record["generation"] != number:
-            raise ValueError("its checksum or number is wrong")
-        return _entry_from(record)
+        intact = outer["checksum"] == _checksum(record) and record["generation"] == number
+        entry = _entry_from(record) if intact else None
     except (ValueError, KeyError, TypeError, RolloutInvalid) as error:
-        raise StateCorrupt(
-            f"line {number} of {path} is damaged ({error}); restore the file from a copy, or remove it to start "
-            "over without rollouts",
-            line=number,
-        ) from error
+        raise _corrupt(path, number, str(error)) from error
+    if entry is None:
+        raise _corrupt(path, number, "its checksum or its number is wrong")
+    return entry
+
+
+def _corrupt(path: Path, number: int, reason: str) -> StateCorrupt:
+    advice = "restore the file from a copy, or remove it to start over without rollouts"
+    return StateCorrupt(f"line {number} of {path} is damaged ({reason}); {advice}", line=number)
 
 
 def _entry_from(record: Mapping[str, Any]) -> _Entry:
@@ -534,7 +535,6 @@ __all__ = [
     "Acknowledgement",
     "Change",
     "FileStateStore",
-    "MeshError",
     "Phase",
     "RolloutState",
     "StateStore",
