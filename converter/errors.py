@@ -9,6 +9,8 @@ ConverterError
 │   └── UnsupportedOperator  an operator has no ONNX form; names it and the module that uses it
 ├── BundleError            a bundle cannot be written or read
 │   └── BundleCorrupt      bytes differ from the manifest, or a name leaves the directory
+├── ModelInvalid           the bytes are no ONNX model that can be read or loaded
+├── ModelRunError          a loaded model refused its inputs or failed while it ran
 ├── ParityError            a comparison could not be made (a failed comparison is a verdict, not an error)
 ├── RuntimeUnavailable     the runtime or provider asked for is not there
 └── EnvironmentFailure     a framework environment cannot be built or its child died
@@ -69,6 +71,14 @@ class BundleCorrupt(BundleError):
     def __init__(self, message: str, *, file: str) -> None:
         super().__init__(message)
         self.file = file
+
+
+class ModelInvalid(ConverterError):
+    """The bytes are no ONNX model that can be read or loaded: truncated, foreign, or of an unknown form."""
+
+
+class ModelRunError(ConverterError):
+    """A loaded model refused its inputs or failed while it ran."""
 
 
 class ParityError(ConverterError):

@@ -185,3 +185,27 @@ class Signature:
         given = ", ".join(map(str, self.inputs))
         got = ", ".join(map(str, self.outputs))
         return f"({given}) -> ({got})"
+
+
+@dataclass(frozen=True)
+class DemotedDim:
+    """A dimension that was meant to vary but holds for one size only.
+
+    Attributes:
+        dim: The name it had in the signature.
+        size: The one size at which the model may be used.
+        reason: One sentence: what happened at another size, or why none was tried.
+    """
+
+    dim: str
+    size: int
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """This entry as plain JSON values."""
+        return {"dim": self.dim, "size": self.size, "reason": self.reason}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> DemotedDim:
+        """Build an entry from what `to_json` gave."""
+        return cls(str(value["dim"]), int(value["size"]), str(value["reason"]))

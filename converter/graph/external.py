@@ -1,0 +1,95 @@
+"""Gathering a model's external weights into the one data file of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+
+from paritygate.converter.errors import ModelInvalid
+from paritygate.converter.graph.inspect import external_location, is_external, tensors
+
+ALIGNMENT_BYTES = 4096
+"""Each tensor starts at a multiple of this, so that runtimes can map it into memory. Source: onnx.proto3, `offset`."""
+
+CHUNK_BYTES = 4 * 1024 * 1024
+
+
+def gather_external_data(model: onnx.ModelProto, directory: Path, sink: BinaryIO, location: str) -> None:
+    """Copy every external tensor of `model` into `sink` and let the model point there.
+
+    Args:
+        model: Changed in place: location, offset and length of each external tensor.
+        directory: Where the files that the model names now lie.
+        sink: Receives the bytes, each tensor aligned to 4096 bytes.
+        location: What the model shall call the new file.
+
+    Raises:
+        ModelInvalid: If a file is missing, shorter than the model says, or outside `directory`.
+    """
+    position = 0
+    for tensor in tensors(model):
+        if not is_external(tensor):
+            continue
+        position += _pad(sink, position)
+        size = 0
+        for chunk in _slice(tensor, directory):
+            sink.write(chunk)
+            size += len(chunk)
+        _point_to(tensor, location, position, size)
+        position += size
+
+
+def has_external_data(model: onnx.ModelProto) -> bool:
+    """Whether any weight lies outside the model file."""
+    return any(is_external(tensor) for tensor in tensors(model))
+
+
+def _pad(sink: BinaryIO, position: int) -> int:
+    padding = -position % ALIGNMENT_BYTES
+    sink.write(b"\0" * padding)
+    return padding
+
+
+def _slice(tensor: onnx.TensorProto, directory: Path) -> Iterator[bytes]:
+    name = external_location(tensor)
+    path = directory / name
+    if not path.resolve().is_relative_to(directory.resolve()) or not path.is_file():
+        raise ModelInvalid(
+            f"weight {tensor.name!r} lies in {name!r}, but there is no such file beside the model."
+        )
+    offset, length = _extent(tensor, path)
+    with path.open("rb") as file:
+        file.seek(offset)
+        while length > 0:
+            chunk = file.read(min(CHUNK_BYTES, length))
+            if not chunk:
+                raise ModelInvalid(
+                    f"weight {tensor.name!r} reaches past the end of {name!r}; the file is cut short."
+                )
+            length -= len(chunk)
+            yield chunk
+
+
+def _extent(tensor: onnx.TensorProto, path: Path) -> tuple[int, int]:
+    fields = {entry.key: entry.value for entry in tensor.external_data}
+    size = path.stat().st_size
+    try:
+        offset = int(fields.get("offset", "0"))
+        length = int(fields["length"]) if "length" in fields else size - offset
+    except ValueError as error:
+        raise ModelInvalid(f"weight {tensor.name!r} has an offset or length that is no number.") from error
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelInvalid(
+            f"weight {tensor.name!r} asks for bytes {offset} to {offset + length} of {path.name!r}, "
+            f"which has {size}; the file is cut short."
+        )
+    return offset, length
+
+
+def _point_to(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
