@@ -95,6 +95,22 @@ class Session:
             raise ModelRunError(f"onnxruntime could not run the model: {_one_line(error)}") from error
         return dict(zip(names, results, strict=True))
 
+    def inferred_signature(self) -> Signature:
+        """The signature as the runtime sees it: sizes that it infers stand where the graph leaves them open.
+
+        This is what Triton's onnxruntime backend compares a config with, so a config is checked against it.
+        """
+
+        def infer(spec: TensorSpec, shape: Sequence[Any]) -> TensorSpec:
+            sizes = (new if isinstance(new, int) else old for old, new in zip(spec.shape, shape, strict=True))
+            return TensorSpec(spec.name, spec.dtype, tuple(sizes))
+
+        found = {
+            node.name: node.shape for node in (*self._session.get_inputs(), *self._session.get_outputs())
+        }
+        inputs = tuple(infer(spec, found[spec.name]) for spec in self.signature.inputs)
+        return Signature(inputs, tuple(infer(spec, found[spec.name]) for spec in self.signature.outputs))
+
     def _run_values(self, feeds: Feeds, wanted: Sequence[TensorSpec]) -> dict[str, Array]:
         """The path for bfloat16, which onnxruntime's Python API takes and gives as raw 16-bit values only."""
         ort = _onnxruntime()
