@@ -1,1 +1,127 @@
-"""paritygate.converter.exporters."""
+"""Exporters: a trained model goes in, a sealed bundle with the source's own answers comes out.
+
+`EXPORTERS` is the registry; a new framework is one new file and one line here. Names are resolved on use, so
+that listing them imports no framework.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paritygate.converter.config import ExportConfig
+from paritygate.converter.errors import SourceError
+from paritygate.converter.types import Feeds
+
+if TYPE_CHECKING:
+    from paritygate.converter.bundle import Bundle
+    from paritygate.converter.exporters.base import Exporter
+
+EXPORTERS: dict[str, str] = {
+    "pytorch": "paritygate.converter.exporters.pytorch:PyTorchExporter",
+}
+"""Name of a framework -> `module:class` of its exporter."""
+
+__all__ = ["EXPORTERS", "detect", "export_model", "get_exporter"]
+
+
+def get_exporter(name: str) -> Exporter:
+    """The exporter of a framework; its framework is imported only when it exports.
+
+    Raises:
+        ValueError: If no exporter has this name; the text lists those that are known.
+    """
+    if name not in EXPORTERS:
+        raise ValueError(f"unknown framework {name!r}; expected one of {sorted(EXPORTERS)}.")
+    exporter: Exporter = pkgutil.resolve_name(EXPORTERS[name])()
+    return exporter
+
+
+def detect(source: Any) -> str:
+    """The framework that a source belongs to, told from its type, its file name or a registered exporter.
+
+    Raises:
+        SourceError: If no exporter, or more than one, says that the source is its own.
+    """
+    claims = [name for name in EXPORTERS if get_exporter(name).recognises(source)]
+    if len(claims) == 1:
+        return claims[0]
+    shown = (
+        source
+        if isinstance(source, str | Path)
+        else f"a {type(source).__module__}.{type(source).__qualname__}"
+    )
+    said = f"{claims} all read it" if claims else "no exporter knows it"
+    raise SourceError(
+        f"cannot tell the framework of {shown}: {said}. Name it (framework=, or --framework), "
+        f"one of {sorted(EXPORTERS)}."
+    )
+
+
+def export_model(
+    source: Any,
+    directory: str | Path,
+    *,
+    name: str,
+    framework: str | None = None,
+    inputs: Any = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    opset: int = 18,
+    trust: bool = False,
+    factory: str | None = None,
+    samples: Iterable[Feeds] | None = None,
+    include_samples: bool = False,
+    integer_ranges: Mapping[str, tuple[int, int]] | None = None,
+    seed: int = 1,
+    after_conversion: Callable[[Path], None] | None = None,
+) -> Bundle:
+    """Export a model to a new bundle directory, in this process.
+
+    Args:
+        source: A model in memory, the path of a checkpoint or saved model, or `module:factory`.
+        directory: Where the bundle goes; it must not exist yet and appears whole or not at all.
+        name: The model's name.
+        framework: A name of `EXPORTERS`; None tells it from the source.
+        inputs: Example inputs, see `ExportConfig.inputs`.
+        dynamic: Open dimensions, see `ExportConfig.dynamic`.
+        input_names: Names of the inputs in their order.
+        output_names: Names of the outputs in their order.
+        opset: Version of the default operator set.
+        trust: Whether files that can run code may be opened.
+        factory: `module:function` that builds the network for a weights file.
+        samples: The user's own inputs; kept out of the bundle unless `include_samples`.
+        include_samples: Whether the samples are sealed into the bundle as probes.
+        integer_ranges: Smallest and largest value of integer inputs, by name.
+        seed: Seed of the probes.
+        after_conversion: Fault injection, see `ExportConfig.after_conversion`.
+
+    Returns:
+        The sealed bundle, read back from `directory`.
+
+    Raises:
+        SourceError: If the source cannot be opened.
+        ExportError: If the model cannot become ONNX.
+        BundleError: If the bundle cannot be written.
+        ValueError: If an argument cannot be meant.
+    """
+    config = ExportConfig(
+        name=name,
+        inputs=inputs,
+        dynamic=dynamic,
+        input_names=None if input_names is None else tuple(input_names),
+        output_names=None if output_names is None else tuple(output_names),
+        opset=opset,
+        trust=trust,
+        factory=factory,
+        samples=tuple(samples or ()),
+        include_samples=include_samples,
+        integer_ranges=dict(integer_ranges or {}),
+        seed=seed,
+        after_conversion=after_conversion,
+    )
+    exporter = get_exporter(framework if framework is not None else detect(source))
+    return exporter.export(source, Path(directory), config)

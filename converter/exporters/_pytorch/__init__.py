@@ -1,0 +1,1 @@
+"""The parts of the PyTorch exporter; `paritygate.converter.exporters.pytorch` puts them together."""

@@ -1,0 +1,236 @@
+"""A PyTorch module that is open for export: it answers in eager mode and converts through torch.export."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx_ir
+import torch
+
+from paritygate.converter.errors import ExportError
+from paritygate.converter.exporters._pytorch import explain
+from paritygate.converter.exporters._pytorch.quiet import contained_noise
+from paritygate.converter.exporters._pytorch.snapshot import double_copy
+from paritygate.converter.exporters._pytorch.structure import CallPlan, flatten_output
+from paritygate.converter.exporters._pytorch.tensors import array_from_tensor, dtype_of, tensor_from_array
+from paritygate.converter.exporters.base import (
+    ConversionRequest,
+    DimCannotVary,
+    SourceInput,
+    SourceModel,
+    Weights,
+)
+from paritygate.converter.types import Array, Feeds, TensorSpec
+
+FLOAT64_LIMIT_BYTES = 2**31
+"""Above 2 GiB of weights no double-precision copy is made: it would take three times that memory in all."""
+
+
+class FlatModule(torch.nn.Module):
+    """The user's model behind flat inputs and flat outputs, which is what a graph has."""
+
+    def __init__(self, source: torch.nn.Module, plan: CallPlan) -> None:
+        super().__init__()
+        self.source = source
+        self.plan = plan
+
+    def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Answer flat inputs with a flat tuple."""
+        tensors, _ = flatten_output(self.plan.call(self.source, leaves))
+        return tuple(tensor for _, tensor in tensors)
+
+
+class TorchModel(SourceModel):
+    """An inference copy of a module with the plan of its call."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        plan: CallPlan,
+        *,
+        declared: Sequence[TensorSpec] | None = None,
+        weights: Weights = Weights(),
+        notes: Sequence[str] = (),
+    ) -> None:
+        self._module = module
+        self._plan = plan
+        self._double: torch.nn.Module | None = None
+        self.weights = weights
+        self.notes: list[str] = [*notes, *_constant_notes(plan)]
+        if declared is not None:
+            self.inputs = tuple(SourceInput(spec.name, spec.dtype, spec.shape) for spec in declared)
+            self.dims_are_declared = True
+        else:
+            self.example = {
+                name: array_from_tensor(tensor) for name, tensor in zip(plan.names, plan.tensors, strict=True)
+            }
+            self.inputs = tuple(
+                SourceInput(name, dtype_of(tensor, name), tuple(tensor.shape))
+                for name, tensor in zip(plan.names, plan.tensors, strict=True)
+            )
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """See `SourceModel.run`: eager PyTorch, evaluation mode, no gradients."""
+        return self._run(self._module, feeds, double=False)
+
+    def run_float64(self, feeds: Feeds) -> dict[str, Array] | None:
+        """See `SourceModel.run_float64`: the same module with its weights in double precision."""
+        if self._double is None:
+            size = sum(t.numel() * t.element_size() for t in self._module.parameters())
+            if size > FLOAT64_LIMIT_BYTES:
+                return None
+            self._double = double_copy(self._module)
+        return self._run(self._double, feeds, double=True)
+
+    def _run(self, module: torch.nn.Module, feeds: Feeds, *, double: bool) -> dict[str, Array]:
+        leaves = [tensor_from_array(feeds[name]) for name in self._plan.names]
+        if double:
+            leaves = [leaf.double() if leaf.is_floating_point() else leaf for leaf in leaves]
+        with torch.no_grad(), _buffers_kept(module), contained_noise():
+            tensors, others = flatten_output(self._plan.call(module, leaves))
+        if not tensors:
+            raise ExportError("the model gives no tensor; a served model gives at least one.")
+        for name, value in others.items():
+            note = (
+                f"Part {name!r} of the model's answer is a {type(value).__name__}, no tensor; it is left out."
+            )
+            if note not in self.notes:
+                self.notes.append(note)
+        return {name: array_from_tensor(tensor) for name, tensor in tensors}
+
+    def integer_ranges(self) -> dict[str, tuple[int, int]]:
+        """Rows of the embeddings that an integer input indexes directly, seen by watching one call."""
+        if not self._plan.tensors:
+            return {}
+        leaves = [tensor.clone() for tensor in self._plan.tensors]
+        by_pointer = {
+            (leaf.data_ptr(), leaf.shape): name for name, leaf in zip(self._plan.names, leaves, strict=True)
+        }
+        rows: dict[str, tuple[int, int]] = {}
+
+        def watch(part: torch.nn.Module, args: tuple[Any, ...]) -> None:
+            name = by_pointer.get((args[0].data_ptr(), args[0].shape)) if args else None
+            if name is not None:
+                known = rows.get(name, (0, part.num_embeddings - 1))
+                rows[name] = (0, min(known[1], part.num_embeddings - 1))
+
+        handles = [
+            part.register_forward_pre_hook(watch)
+            for part in self._module.modules()
+            if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag)
+        ]
+        try:
+            with torch.no_grad(), _buffers_kept(self._module), contained_noise():
+                self._plan.call(self._module, leaves)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return rows
+
+    def convert(self, request: ConversionRequest) -> None:
+        """See `SourceModel.convert`: torch.export, then torch.onnx on what was captured."""
+        flat = FlatModule(self._module, self._plan).eval()
+        leaves = tuple(tensor_from_array(request.example[name]) for name in self._plan.names)
+        with contained_noise(), _buffers_kept(self._module):
+            program, log = self._capture(flat, leaves, request.inputs)
+            self._check_dims(program, log, request.inputs)
+            converted = self._translate(program, leaves, request.opset)
+        _name_weights_as_in_the_model(converted.model)
+        size = sum(
+            value.const_value.nbytes
+            for value in converted.model.graph.initializers.values()
+            if value.const_value
+        )
+        converted.save(request.path, external_data=size > request.external_data_threshold_bytes)
+
+    def _capture(
+        self, flat: FlatModule, leaves: tuple[torch.Tensor, ...], inputs: Sequence[TensorSpec]
+    ) -> tuple[torch.export.ExportedProgram, explain.GuardLog]:
+        auto = torch.export.Dim.AUTO
+        shapes = tuple(
+            {axis: auto for axis, dim in enumerate(spec.shape) if isinstance(dim, str)} for spec in inputs
+        )
+        try:
+            with explain.recorded_guards() as log:
+                return torch.export.export(flat, leaves, dynamic_shapes=(shapes,), strict=False), log
+        except Exception as error:
+            raise explain.capture_error(error, self._module) from error
+
+    def _check_dims(
+        self, program: torch.export.ExportedProgram, log: explain.GuardLog, inputs: Sequence[TensorSpec]
+    ) -> None:
+        """Refuse the first size that was to stay open and did not.
+
+        Raises:
+            DimCannotVary: With torch's reason and the line of the user's code that it points to.
+        """
+        symbols: dict[str, str] = {}
+        for name, spec in zip(program.graph_signature.user_inputs, inputs, strict=True):
+            shape = _placeholder(program, name).meta["val"].shape
+            for size, dim in zip(shape, spec.shape, strict=True):
+                if isinstance(dim, str) and not isinstance(size, torch.SymInt):
+                    why = log.why_fixed(int(size))
+                    raise DimCannotVary(dim, f"torch.export fixes it at {int(size)}{why}")
+                if isinstance(dim, str):
+                    other = symbols.setdefault(str(size), dim)
+                    if other != dim:
+                        raise DimCannotVary(
+                            dim, f"torch.export finds it always equal to {other!r}; give both the same name"
+                        )
+
+    def _translate(
+        self, program: torch.export.ExportedProgram, leaves: tuple[torch.Tensor, ...], opset: int
+    ) -> torch.onnx.ONNXProgram:
+        try:
+            converted = torch.onnx.export(program, (), opset_version=opset, dynamo=True, verbose=False)
+        except Exception as error:
+            raise explain.conversion_error(error, program, self._module) from error
+        if converted is None:
+            raise ExportError(
+                "torch.onnx gave no model; expected an ONNXProgram. Check the versions of torch and onnxscript."
+            )
+        return converted
+
+
+def _placeholder(program: torch.export.ExportedProgram, name: str) -> torch.fx.Node:
+    return next(node for node in program.graph.nodes if node.op == "placeholder" and node.name == name)
+
+
+def _constant_notes(plan: CallPlan) -> list[str]:
+    return [
+        f"Argument {name!r} is fixed at {value!r} in the graph." for name, value in plan.constants.items()
+    ]
+
+
+@contextlib.contextmanager
+def _buffers_kept(module: torch.nn.Module) -> Iterator[None]:
+    """Put buffers back that a call changed, so that one answer does not hang on the calls before it."""
+    kept = [(buffer, buffer._version, buffer.detach().clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, version, value in kept:
+                if buffer._version != version:
+                    buffer.copy_(value)
+
+
+def _name_weights_as_in_the_model(model: onnx_ir.Model) -> None:
+    """Initializers get the names that they have in the model's own state dict."""
+    taken = set(model.graph.initializers)
+    for name, value in list(model.graph.initializers.items()):
+        own = explain.strip_prefix(name)
+        if own != name and own and own not in taken:
+            taken.add(own)
+            value.name = own
+    for node in model.graph.all_nodes():
+        scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes")
+        if scopes:
+            node.metadata_props["pkg.torch.onnx.name_scopes"] = scopes.replace("'source.", "'").replace(
+                "'source'", "''"
+            )
+
+
+__all__ = ["FLOAT64_LIMIT_BYTES", "FlatModule", "TorchModel"]

@@ -1,0 +1,207 @@
+"""Nested inputs and outputs as flat lists of named tensors, and back.
+
+A graph has a flat list of named inputs and outputs; a PyTorch model takes and gives dicts, tuples, dataclasses and
+whatever stands in them. Names say the path: `mask`, `images_0`, `output_1`, `encoder_last_hidden_state`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from paritygate.converter.errors import ExportError
+from paritygate.converter.exporters._pytorch.tensors import as_tensor
+from paritygate.converter.types import TensorSpec
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    index: int
+
+
+@dataclass
+class CallPlan:
+    """How flat tensors become one call of the model's forward.
+
+    Attributes:
+        names: The flat inputs' names in order.
+        tensors: The example tensors in the same order; empty where the inputs are only declared.
+        constants: Parts of the example that are no tensors, by name; they are fixed in the graph.
+    """
+
+    names: list[str] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
+    _args: list[Any] = field(default_factory=list)
+    _kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def call(self, module: torch.nn.Module, leaves: Sequence[torch.Tensor]) -> Any:
+        """The model's answer to flat inputs."""
+        args = [_rebuild(part, leaves) for part in self._args]
+        kwargs = {name: _rebuild(part, leaves) for name, part in self._kwargs.items()}
+        return module(*args, **kwargs)
+
+    def _take(self, name: str, value: Any) -> Any:
+        """A template of a value in which each tensor is a numbered hole."""
+        if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+            return self._hole(name, as_tensor(value))
+        if isinstance(value, Mapping):
+            return {
+                key: self._take(f"{name}_{key}" if name else str(key), part) for key, part in value.items()
+            }
+        if isinstance(value, tuple | list):
+            parts = [self._take(f"{name}_{index}", part) for index, part in enumerate(value)]
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise ExportError(
+                f"input {name!r} is a {type(value).__name__}; expected a tensor, an array, a number, or a "
+                f"dict, list or tuple of them."
+            )
+        self.constants[name] = value
+        return value
+
+    def _hole(self, name: str, tensor: torch.Tensor) -> _Leaf:
+        self.names.append(unique(name, self.names))
+        self.tensors.append(tensor)
+        return _Leaf(len(self.names) - 1)
+
+
+def _rebuild(part: Any, leaves: Sequence[torch.Tensor]) -> Any:
+    if isinstance(part, _Leaf):
+        return leaves[part.index]
+    if isinstance(part, dict):
+        return {key: _rebuild(value, leaves) for key, value in part.items()}
+    if isinstance(part, tuple | list):
+        parts = [_rebuild(value, leaves) for value in part]
+        return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
+    return part
+
+
+def unique(name: str, taken: Sequence[str]) -> str:
+    """The name itself, or with the first number that makes it unlike the taken ones."""
+    fresh, number = name, 1
+    while fresh in taken:
+        number += 1
+        fresh = f"{name}_{number}"
+    return fresh
+
+
+def plan_call(module: torch.nn.Module, example: Any) -> CallPlan:
+    """Plan the call that an example stands for.
+
+    Args:
+        module: The model.
+        example: An array or tensor; a tuple or list, for positional inputs; or a dict. A dict goes in by keyword
+            where its keys are parameters of `forward`, and as the one argument of a forward that takes one.
+
+    Raises:
+        ExportError: If the example cannot be a call of this model.
+    """
+    plan = CallPlan()
+    parameters = _Parameters(module)
+    if isinstance(example, Mapping):
+        if parameters.take_keywords(example):
+            plan._kwargs = {str(key): plan._take(str(key), value) for key, value in example.items()}
+        elif parameters.count_required() <= 1 and parameters.positional:
+            plan._args = [plan._take("", example)]
+        else:
+            raise ExportError(
+                f"the example has the inputs {list(example)}, but forward takes {parameters.positional}; "
+                f"use those names, or give a tuple in that order."
+            )
+    else:
+        values = list(example) if isinstance(example, tuple | list) else [example]
+        plan._args = [plan._take(parameters.name(index), value) for index, value in enumerate(values)]
+    if not plan.names:
+        raise ExportError("the example holds no tensor; give at least one array or tensor as an input.")
+    return plan
+
+
+def plan_declared(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> CallPlan:
+    """Plan a call from declared inputs: by keyword where all names are parameters of `forward`, else in order."""
+    plan = CallPlan(names=[spec.name for spec in specs])
+    if _Parameters(module).take_keywords(dict.fromkeys(plan.names)):
+        plan._kwargs = {name: _Leaf(index) for index, name in enumerate(plan.names)}
+    else:
+        plan._args = [_Leaf(index) for index in range(len(specs))]
+    return plan
+
+
+class _Parameters:
+    """The parameters of a model's forward, as far as it tells them."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.positional: list[str] = []
+        self._required = 0
+        self._keywords: list[str] = []
+        self._var_positional: str | None = None
+        self._var_keyword = False
+        for parameter in inspect.signature(module.forward).parameters.values():
+            self._add(parameter)
+
+    def _add(self, parameter: inspect.Parameter) -> None:
+        kind = parameter.kind
+        if kind is parameter.VAR_POSITIONAL:
+            self._var_positional = parameter.name
+        elif kind is parameter.VAR_KEYWORD:
+            self._var_keyword = True
+        else:
+            self._required += parameter.default is parameter.empty
+            if kind is not parameter.KEYWORD_ONLY:
+                self.positional.append(parameter.name)
+            if kind is not parameter.POSITIONAL_ONLY:
+                self._keywords.append(parameter.name)
+
+    def take_keywords(self, given: Mapping[Any, Any]) -> bool:
+        return all(isinstance(key, str) and (self._var_keyword or key in self._keywords) for key in given)
+
+    def count_required(self) -> int:
+        return self._required
+
+    def name(self, index: int) -> str:
+        if index < len(self.positional):
+            return self.positional[index]
+        return f"{self._var_positional or 'input'}_{index - len(self.positional)}"
+
+
+def flatten_output(result: Any) -> tuple[list[tuple[str, torch.Tensor]], dict[str, Any]]:
+    """What a model gave as named tensors in order, and the named parts that are no tensors.
+
+    A single tensor is `output`; members of a top tuple or list are `output_0`, `output_1`, ...; keys, fields and
+    nested places join with `_`. None is left out. A tensor given twice counts twice.
+    """
+    tensors: list[tuple[str, torch.Tensor]] = []
+    others: dict[str, Any] = {}
+    _walk("", result, tensors, others)
+    return tensors, others
+
+
+def _walk(name: str, value: Any, tensors: list[tuple[str, torch.Tensor]], others: dict[str, Any]) -> None:
+    if isinstance(value, torch.Tensor):
+        tensors.append((unique(name or "output", [known for known, _ in tensors]), value))
+    elif value is not None:
+        members = _members(value)
+        if members is None:
+            others[name or "output"] = value
+            return
+        for key, part in members:
+            stem = name if name or not isinstance(key, int) else "output"
+            _walk(f"{stem}_{key}" if stem else str(key), part, tensors, others)
+
+
+def _members(value: Any) -> list[tuple[Any, Any]] | None:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if hasattr(value, "_fields") and isinstance(value, tuple):
+        return list(zip(value._fields, value, strict=True))
+    if isinstance(value, tuple | list):
+        return list(enumerate(value))
+    if dataclasses.is_dataclass(value):
+        return [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    return None

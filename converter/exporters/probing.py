@@ -1,0 +1,501 @@
+"""Ask the source: which sizes it takes, what it answers to every planned case, how its outputs' sizes follow.
+
+Nothing here opens the converted file in a runtime. What is recorded is what the source framework said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paritygate.converter.bundle import OmittedCase, Probe
+from paritygate.converter.config import ExportConfig
+from paritygate.converter.errors import ConverterError, ExportError
+from paritygate.converter.exporters.binding import Binding
+from paritygate.converter.parity.feeds import make_feeds, plan_cases
+from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, TensorSpec
+
+if TYPE_CHECKING:
+    from paritygate.converter.exporters.base import SourceModel
+
+REASON_LENGTH = 300
+"""Characters of a framework's own text that are kept in a reason."""
+
+
+class SourceRejected(Exception):  # noqa: N818 - an answer of the source, not an error that users meet
+    """The source refused these inputs; the text is its own first line."""
+
+
+@dataclass
+class NamedSource:
+    """A source under the user's names; checks every answer before anyone records it.
+
+    Attributes:
+        model: The open source.
+        output_names: The user's names of the outputs, or None for the source's own.
+    """
+
+    model: SourceModel
+    output_names: tuple[str, ...] | None
+    own_outputs: tuple[str, ...] = ()
+
+    def run(self, binding: Binding, feeds: Feeds) -> dict[str, Array]:
+        """The source's answers under the user's names.
+
+        Raises:
+            SourceRejected: If the source refuses the inputs.
+            ExportError: If its answers are not named arrays, or other ones than before.
+        """
+        return self._named(self._call(self.model.run, binding, feeds))
+
+    def run_float64(self, binding: Binding, feeds: Feeds) -> dict[str, Array] | None:
+        """The source's double-precision answers under the user's names, floating outputs only; None without."""
+        answers = self._call(self.model.run_float64, binding, feeds)
+        if answers is None:
+            return None
+        named = self._named(answers)
+        return {name: array.astype(np.float64) for name, array in named.items() if is_floating(array)}
+
+    def _call(self, method: Any, binding: Binding, feeds: Feeds) -> Any:
+        try:
+            return method(binding.to_own(feeds))
+        except ConverterError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a framework raises is its answer, and is recorded
+            raise SourceRejected(one_line(error)) from error
+
+    def _named(self, answers: Mapping[str, Array]) -> dict[str, Array]:
+        own = tuple(answers)
+        self.own_outputs = self.own_outputs or own
+        if own != self.own_outputs:
+            raise ExportError(
+                f"the source gave the outputs {list(own)}, before {list(self.own_outputs)}; "
+                f"a served model gives the same outputs each time."
+            )
+        names = self._names(own)
+        return {name: as_answer(name, answers[key]) for name, key in zip(names, own, strict=True)}
+
+    def _names(self, own: Sequence[str]) -> tuple[str, ...]:
+        if self.output_names is None:
+            return tuple(own)
+        if len(self.output_names) != len(own):
+            raise ExportError(
+                f"output_names gives {len(self.output_names)} names {list(self.output_names)}, but the model "
+                f"gives {len(own)} outputs {list(own)}; give one name each, in that order."
+            )
+        return self.output_names
+
+
+def one_line(error: BaseException) -> str:
+    """The first telling line of an exception's text, with its type, cut to `REASON_LENGTH` characters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= REASON_LENGTH else text[: REASON_LENGTH - 1] + "…"
+
+
+def is_floating(array: Array) -> bool:
+    """Whether an array holds floating-point numbers, bfloat16 included."""
+    return DType.from_numpy(array.dtype).is_floating
+
+
+def as_answer(name: str, value: Any) -> Array:
+    """An output as an array that a bundle can hold.
+
+    Raises:
+        ExportError: If it is no array, or of a dtype that models cannot give.
+    """
+    if not isinstance(value, np.ndarray | np.generic):
+        raise ExportError(f"output {name!r} of the source is a {type(value).__name__}, not an array.")
+    array = np.asarray(value)
+    try:
+        dtype = DType.from_numpy(array.dtype)
+    except ValueError as error:
+        raise ExportError(
+            f"output {name!r} of the source is {array.dtype}, which no served model can give."
+        ) from error
+    if dtype is DType.STRING and array.dtype != np.dtype(object):
+        return array.astype(object)
+    return array
+
+
+# --- which dimensions the source can vary ------------------------------------------------------------------
+
+
+def settle_dims(source: NamedSource, binding: Binding) -> Binding:
+    """Demote every dimension that the source itself cannot vary (prove or shrink).
+
+    First the sizes to trace with are tried together, then each dimension alone at several other sizes; a
+    dimension is demoted when the source refuses all of them, with the source's own reason.
+
+    Raises:
+        ExportError: If the source refuses even the user's own example.
+    """
+    if not _accepted(source, binding, binding.trace_dims):
+        binding = _settle_grown(source, binding)
+    for dim in list(binding.trace_dims):
+        reasons = _rejections(source, binding, dim)
+        if reasons is not None:
+            size = binding.trace_dims[dim]
+            binding = binding.demote(dim, size, f"the source takes no other size: {reasons}")
+    return binding
+
+
+def _settle_grown(source: NamedSource, binding: Binding) -> Binding:
+    """Sort out which of the grown trace sizes the source refuses; those dims keep the example's size."""
+    try:
+        source.run(binding, binding.example)
+    except SourceRejected as error:
+        shapes = ", ".join(f"{n} {a.dtype}{list(a.shape)}" for n, a in binding.example.items())
+        raise ExportError(
+            f"the model refuses its own example inputs ({shapes}): {error}. Give inputs that it takes."
+        ) from error
+    for dim, size in list(binding.sizes.items()):
+        if binding.trace_dims[dim] == size:
+            continue
+        try:
+            source.run(binding, binding.at({dim: binding.trace_dims[dim]}))
+        except SourceRejected as error:
+            binding = binding.demote(dim, size, f"the source takes no other size: {error}")
+    return binding
+
+
+def _accepted(source: NamedSource, binding: Binding, sizes: Mapping[str, int]) -> bool:
+    try:
+        source.run(binding, binding.at(sizes))
+    except SourceRejected:
+        return False
+    return True
+
+
+def _rejections(source: NamedSource, binding: Binding, dim: str) -> str | None:
+    """None if the source takes at least one other size of a dimension, else its first reason."""
+    at = binding.trace_dims[dim]
+    first = ""
+    for size in (at + 1, 2 * at, 3 * at, max(1, at - 1), max(1, at // 2)):
+        if size == at:
+            continue
+        try:
+            source.run(binding, binding.at({**binding.trace_dims, dim: size}))
+        except SourceRejected as error:
+            first = first or str(error)
+        else:
+            return None
+    return first
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Capture:
+    """What the source said.
+
+    Attributes:
+        probes: What is sealed.
+        omitted: Planned cases without a probe, with the reason.
+        shapes: Sizes and output shapes of every case that the source answered.
+        figures: For each sample, smallest, largest and mean value of each output, and its count of non-finite ones.
+        notes: Sentences for the manifest.
+    """
+
+    probes: list[Probe] = field(default_factory=list)
+    omitted: list[OmittedCase] = field(default_factory=list)
+    shapes: list[tuple[dict[str, int], dict[str, tuple[int, ...]]]] = field(default_factory=list)
+    figures: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Question:
+    case: str
+    dims: dict[str, int]
+    feeds: dict[str, Array]
+
+
+def capture(
+    source: NamedSource, binding: Binding, config: ExportConfig, dtypes: Mapping[str, DType]
+) -> Capture:
+    """Ask the source every planned case and every sample.
+
+    A case that the source itself refuses is recorded as omitted with its reason: it limits what is proven and
+    is no failure of the converted model.
+
+    Args:
+        source: The source.
+        binding: Its settled inputs.
+        config: Seed, ranges, samples, whether float64 answers are asked for.
+        dtypes: The graph's dtype of each output.
+
+    Raises:
+        ExportError: If the source refuses the base case, or a sample does not fit the inputs.
+    """
+    said = Capture()
+    asker = _Asker(source, binding, dtypes, said, wide=config.float64)
+    for question in _planned(source, binding, config):
+        asker.ask(question, must=question.case == BASE_CASE)
+    for index, sample in enumerate(config.samples):
+        asker.ask_sample(_sample_question(binding, sample, index), keep=config.include_samples)
+    return said
+
+
+BASE_CASE = "base"
+
+
+def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Iterator[_Question]:
+    signature = Signature(binding.inputs, ())
+    ranges = integer_ranges(source.model, binding, config)
+    for case in plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed):
+        yield _Question(case.name, dict(case.dims), make_feeds(signature, case, ranges=ranges))
+
+
+def integer_ranges(model: SourceModel, binding: Binding, config: ExportConfig) -> dict[str, tuple[int, int]]:
+    """Safe ranges of the integer inputs: declared, else the model's own word, else what the example shows."""
+    own = {o: spec.name for o, spec in zip(binding.own_names, binding.inputs, strict=True)}
+    seen = {
+        spec.name: (int(binding.example[spec.name].min()), int(binding.example[spec.name].max()))
+        for spec in binding.inputs
+        if spec.dtype.is_integer
+    }
+    told = {own[name]: bounds for name, bounds in model.integer_ranges().items()}
+    return seen | told | dict(config.integer_ranges)
+
+
+def _sample_question(binding: Binding, sample: Feeds, index: int) -> _Question:
+    case, dims = f"sample:{index}", {}
+    names = [spec.name for spec in binding.inputs]
+    if set(sample) != set(names):
+        raise ExportError(f"sample {index} has the inputs {sorted(sample)}; the model takes {names}.")
+    feeds = {spec.name: _as_input(case, spec, sample[spec.name]) for spec in binding.inputs}
+    for spec in binding.inputs:
+        for axis, dim in enumerate(spec.shape):
+            size = feeds[spec.name].shape[axis]
+            expected = dims.setdefault(dim, size) if isinstance(dim, str) else dim
+            if size != expected:
+                raise ExportError(
+                    f"sample {index} gives {spec.name!r} the shape {list(feeds[spec.name].shape)}; "
+                    f"the model takes {spec}{'' if isinstance(dim, int) else f', and {dim!r} is {expected}'}."
+                )
+    return _Question(case, dims, feeds)
+
+
+def _as_input(case: str, spec: TensorSpec, value: Any) -> Array:
+    array = np.asarray(value)
+    if spec.dtype is DType.STRING and array.dtype.kind in "US":
+        array = array.astype(str).astype(object)
+    if array.dtype != spec.dtype.numpy or array.ndim != len(spec.shape):
+        raise ExportError(
+            f"{case} gives {spec.name!r} as {array.dtype}{list(array.shape)}; the model takes {spec}."
+        )
+    return array
+
+
+@dataclass
+class _Asker:
+    source: NamedSource
+    binding: Binding
+    dtypes: Mapping[str, DType]
+    said: Capture
+    wide: bool
+
+    def ask(self, question: _Question, *, must: bool) -> None:
+        try:
+            answers = self._answers(question)
+        except SourceRejected as error:
+            if must:
+                raise ExportError(f"the source refuses the base case: {error}.") from error
+            self.said.omitted.append(OmittedCase(question.case, f"the source refuses it: {error}"))
+            return
+        other = self._other_rank(answers)
+        if other is not None:
+            self.said.omitted.append(OmittedCase(question.case, other))
+            return
+        self._seal(question, answers)
+
+    def ask_sample(self, question: _Question, *, keep: bool) -> None:
+        try:
+            answers = self._answers(question)
+        except SourceRejected as error:
+            raise ExportError(
+                f"the source refuses {question.case}: {error}. Remove it from the samples."
+            ) from error
+        self.said.figures.append({name: _figures(array) for name, array in answers.items()})
+        if keep:
+            self._seal(question, answers)
+
+    def _seal(self, question: _Question, answers: dict[str, Array]) -> None:
+        self.said.shapes.append((question.dims, {name: array.shape for name, array in answers.items()}))
+        index = len(self.said.probes)
+        cast = {name: self._as_graph(name, array) for name, array in answers.items()}
+        wide = self._float64(question, answers)
+        self.said.probes.append(Probe(index, question.case, question.dims, question.feeds, cast, wide))
+
+    def _answers(self, question: _Question) -> dict[str, Array]:
+        return self.source.run(self.binding, question.feeds)
+
+    def _other_rank(self, answers: Mapping[str, Array]) -> str | None:
+        """Why a case cannot be a probe: an ONNX output has one rank, and the source gave another one here."""
+        if not self.said.shapes:
+            return None
+        for name, shape in self.said.shapes[0][1].items():
+            if len(shape) != answers[name].ndim:
+                return (
+                    f"output {name!r} of the source has {answers[name].ndim} axes here and {len(shape)} in the "
+                    f"base case; an ONNX output has one rank, so these sizes cannot be proven"
+                )
+        return None
+
+    def _as_graph(self, name: str, array: Array) -> Array:
+        dtype = self.dtypes[name]
+        if array.dtype == dtype.numpy:
+            return array
+        note = f"Output {name!r} is {array.dtype} in the source and {dtype.value} in the graph; answers were cast."
+        if note not in self.said.notes:
+            self.said.notes.append(note)
+        return array.astype(dtype.numpy)
+
+    def _float64(self, question: _Question, answers: Mapping[str, Array]) -> dict[str, Array] | None:
+        if not self.wide or not any(is_floating(array) for array in answers.values()):
+            return None
+        if all(array.dtype == np.float64 for array in answers.values() if is_floating(array)):
+            return {name: array for name, array in answers.items() if is_floating(array)}
+        try:
+            wide = self.source.run_float64(self.binding, question.feeds)
+        except (SourceRejected, ExportError) as error:
+            return self._without_float64(str(error))
+        if wide is None:
+            return self._without_float64("the exporter has no double-precision form of it")
+        if any(wide[name].shape != answers[name].shape for name in wide):
+            return self._without_float64("its shapes are not those of the answers")
+        return wide
+
+    def _without_float64(self, reason: str) -> None:
+        self.wide = False
+        self.said.notes.append(f"The source gives no float64 reference: {reason}.")
+
+
+def _figures(array: Array) -> dict[str, Any]:
+    if array.dtype == np.dtype(object) or array.size == 0:
+        return {"shape": list(array.shape), "min": None, "max": None, "mean": None, "nonfinite": 0}
+    wide = array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    some = finite if finite.size else np.zeros(1)
+    return {
+        "shape": list(array.shape),
+        "min": float(some.min()),
+        "max": float(some.max()),
+        "mean": float(some.mean()),
+        "nonfinite": int(wide.size - finite.size),
+    }
+
+
+def sample_figures(config: ExportConfig, said: Capture) -> dict[str, Any] | None:
+    """What the manifest says of the user's samples: how many, their digest, figures of the source's answers."""
+    if not config.samples:
+        return None
+    return {
+        "count": len(config.samples),
+        "sha256": digest_samples(config.samples),
+        "included": config.include_samples,
+        "figures": said.figures,
+    }
+
+
+def check_repeatable(source: NamedSource, binding: Binding) -> dict[str, Array]:
+    """The source's answer to the example, asked twice.
+
+    Raises:
+        ExportError: If the two answers differ; a random or stateful model can never be proved.
+    """
+    feeds = binding.trace_example()
+    first, second = source.run(binding, feeds), source.run(binding, feeds)
+    for name, array in first.items():
+        if not _same(array, second[name]):
+            raise ExportError(
+                f"output {name!r} of the source differs between two runs on the same input: something in it is "
+                f"random or keeps state at inference (dropout that ignores eval, torch.rand, a counter). "
+                f"Make inference repeatable, then export again."
+            )
+    return first
+
+
+def _same(a: Array, b: Array) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not is_floating(a):
+        return bool(np.array_equal(a, b))
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    return bool(np.allclose(wide_a, wide_b, rtol=1e-3, atol=1e-6, equal_nan=True))
+
+
+def digest_samples(samples: Sequence[Feeds]) -> str:
+    """Hex sha256 over names, dtypes, shapes and values of samples, in their order; says which, shows nothing."""
+    digest = hashlib.sha256()
+    for feeds in samples:
+        for name in sorted(feeds):
+            array = np.asarray(feeds[name])
+            strings = array.dtype.kind in "OUS"
+            body = (
+                "\0".join(map(str, array.ravel())).encode()
+                if strings
+                else np.ascontiguousarray(array).tobytes()
+            )
+            head = f"{name}\0{'string' if strings else array.dtype}\0{array.shape}\0{len(body)}\0"
+            digest.update(head.encode() + body)
+    return digest.hexdigest()
+
+
+# --- sizes of the outputs -----------------------------------------------------------------------------------
+
+
+def output_specs(
+    values: Sequence[tuple[str, DType, tuple[Dim, ...] | None]], said: Capture
+) -> tuple[TensorSpec, ...]:
+    """The declared outputs: names and dtypes of the graph, sizes as the source showed them."""
+    return tuple(
+        TensorSpec(
+            name, dtype, output_dims(name, shape, [(dims, shapes[name]) for dims, shapes in said.shapes])
+        )
+        for name, dtype, shape in values
+    )
+
+
+def output_dims(
+    name: str, graph_shape: tuple[Dim, ...] | None, seen: Sequence[tuple[Mapping[str, int], tuple[int, ...]]]
+) -> tuple[Dim, ...]:
+    """The declared shape of an output, from what the source gave at every size that was tried.
+
+    A size that followed a named dimension in every case carries its name; one that varied otherwise, or that
+    the graph says depends on the data, gets a name of its own; one that never moved is fixed.
+
+    Args:
+        name: The output's name.
+        graph_shape: The converted graph's word, or None where it is silent.
+        seen: (named sizes, shape of this output) for each case.
+    """
+    rank = len(seen[0][1])
+    same_rank = [(sizes, shape) for sizes, shape in seen if len(shape) == rank]
+    graph = graph_shape if graph_shape is not None and len(graph_shape) == rank else ("",) * rank
+    return tuple(_output_dim(name, axis, graph[axis], same_rank) for axis in range(rank))
+
+
+def _output_dim(
+    name: str, axis: int, graph: Dim, seen: Sequence[tuple[Mapping[str, int], tuple[int, ...]]]
+) -> Dim:
+    sizes = [shape[axis] for _, shape in seen]
+    if len(set(sizes)) == 1:
+        return sizes[0] if isinstance(graph, int) or graph == "" else _symbol(name, axis, graph, seen)
+    for dim in seen[0][0]:
+        if all(named[dim] == size for (named, _), size in zip(seen, sizes, strict=True)):
+            return dim
+    return f"{name}_dim{axis}"
+
+
+def _symbol(
+    name: str, axis: int, graph: Dim, seen: Sequence[tuple[Mapping[str, int], tuple[int, ...]]]
+) -> Dim:
+    """The graph says that a size may move although no case moved it: it depends on the data, or on one case only."""
+    return graph if isinstance(graph, str) and graph in seen[0][0] else f"{name}_dim{axis}"
