@@ -71,16 +71,23 @@ def load_rollout(path: Path | str) -> Rollout:
     Raises:
         RolloutInvalid: If it cannot be read, is not UTF-8, or has faults.
     """
+    return parse_rollout(read_text(path), source=str(path))
+
+
+def read_text(path: Path | str) -> str:
+    """The text of a file from outside, at most one byte more than a reader would take.
+
+    Raises:
+        RolloutInvalid: If it cannot be read or is not UTF-8.
+    """
     source = str(path)
     try:
         with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        text = data.decode("utf-8-sig")
+            return file.read(MAX_BYTES + 1).decode("utf-8-sig")
     except OSError as error:
         raise RolloutInvalid(source, [Fault(f"cannot be read: {error.strerror}", "$")]) from error
     except UnicodeDecodeError as error:
         raise RolloutInvalid(source, [Fault(f"is not UTF-8 text (byte {error.start})", "$")]) from error
-    return parse_rollout(text, source=source)
 
 
 def parse_rollout(text: str, *, source: str = "rollout") -> Rollout:

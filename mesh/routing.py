@@ -127,6 +127,16 @@ def bucket_of(key: bytes) -> int:
     return xxhash.xxh64_intdigest(key) % BUCKETS
 
 
+def bucket_text(bucket: int) -> str:
+    """The bucket as the header `x-pg-bucket` carries it: four digits, so that a mesh can match it by its text."""
+    return f"{bucket:04d}"
+
+
+def header_fits(condition: HeaderMatch, headers: Mapping[str, str]) -> bool:
+    """Whether one condition holds; `choose` does the same with compiled conditions."""
+    return _CompiledCondition(condition).fits(headers)
+
+
 def sticky_key(sticky: StickyKey | None, facts: Facts) -> tuple[bytes | None, str]:
     """The bytes that pin this request to a bucket, or None and why there are none."""
     if sticky is None:
@@ -208,50 +218,3 @@ class _CompiledCondition:
         if self._pattern is not None:
             return self._pattern.fits(value)
         return value == self._value if self._kind is MatchKind.EXACT else value.startswith(self._value)
-
-
-def explain(rollout: Rollout, facts: Facts) -> list[str]:
-    """Say how `choose` comes to its answer, one line a step, for people.
-
-    The lines name each route up to the one that fits and the conditions that did not hold, then the key, the
-    bucket, and the version's range of buckets.
-    """
-    lines: list[str] = []
-    for route in rollout.routes:
-        fitting = _first_fitting_match(route, facts.headers)
-        if route.is_catch_all or fitting is not None:
-            lines.append(f"route '{route.name}' takes it: {fitting or 'it takes every request'}")
-            return [*lines, *_explain_pick(rollout, route, facts)]
-        lines.extend(f"route '{route.name}' does not: {_failures(m, facts.headers)}" for m in route.matches)
-    raise AssertionError("the last route of a rollout takes every request")
-
-
-def _first_fitting_match(route: Route, headers: Mapping[str, str]) -> Match | None:
-    return next((m for m in route.matches if _CompiledMatch(m).fits(headers)), None)
-
-
-def _failures(match: Match, headers: Mapping[str, str]) -> str:
-    failed = [h for h in match.headers if not _CompiledCondition(h).fits(headers)]
-    return ", ".join(
-        f"{h} (got {headers[h.name][:60]!r})" if h.name in headers else f"{h} (the header is absent)"
-        for h in failed
-    )
-
-
-def _explain_pick(rollout: Rollout, route: Route, facts: Facts) -> list[str]:
-    key, missing = sticky_key(rollout.sticky, facts)
-    if key is None:
-        bucket = _checked_draw(facts.draw)
-        origin = f"bucket {bucket:04d} was drawn at random: {missing}"
-    else:
-        bucket = bucket_of(key)
-        origin = f"bucket {bucket:04d} = xxh64({key[:60]!r}) mod {BUCKETS}, from {rollout.sticky}"
-    lines, start = [origin], 0
-    for weight in route.weights:
-        end = start + weight.basis_points
-        if start <= bucket < end:
-            lines.append(
-                f"version {weight.version} has {weight.percent} %: buckets {start:04d} to {end - 1:04d}"
-            )
-        start = end
-    return lines
