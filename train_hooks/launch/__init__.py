@@ -1,1 +1,1 @@
-"""paritygate.train_hooks.launch."""
+"""Where fit runs: framework contracts, schedulers, and the launcher over both."""

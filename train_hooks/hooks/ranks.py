@@ -1,0 +1,78 @@
+"""Which rank this process is, as the environment says it; no framework is needed to read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from paritygate.train_hooks.errors import RankUnclear
+from paritygate.train_hooks.types import Rank
+
+ALONE = Rank(0, 1)
+
+
+def rank_from_torch(environ: Mapping[str, str]) -> Rank | None:
+    """The rank that torchrun, or any starter with its contract, has set; None where RANK is not set.
+
+    Raises:
+        RankUnclear: If RANK and WORLD_SIZE are not a rank of a world.
+    """
+    if not environ.get("RANK"):
+        return None
+    rank, world_size = environ["RANK"], environ.get("WORLD_SIZE") or "1"
+    if not (rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size)):
+        raise RankUnclear(
+            f"RANK={rank!r} and WORLD_SIZE={world_size!r} do not name a rank; expected 0 <= RANK < WORLD_SIZE. "
+            "Start the script with torchrun or paritygate launch, or unset both."
+        )
+    return Rank(int(rank), int(world_size))
+
+
+def rank_from_tf_config(environ: Mapping[str, str]) -> Rank | None:
+    """The rank that TF_CONFIG means; None where it is not set.
+
+    The chief is first; without a chief, worker 0 is. Every other task (parameter server, evaluator) comes after
+    the workers, so that it never exports.
+
+    Raises:
+        RankUnclear: If TF_CONFIG is no cluster with a task in it.
+    """
+    text = environ.get("TF_CONFIG")
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+        return _rank_of_task(value.get("cluster") or {}, value.get("task") or {})
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise RankUnclear(
+            f"TF_CONFIG={text[:80]!r} is not a cluster with a task in it; expected "
+            '{"cluster": {"worker": [...]}, "task": {"type": "worker", "index": 0}}.'
+        ) from error
+
+
+def _rank_of_task(cluster: Mapping[str, Any], task: Mapping[str, Any]) -> Rank | None:
+    if not cluster:
+        return None
+    first = [(role, index) for role in ("chief", "master", "worker") for index in _indices(cluster.get(role))]
+    rest = [
+        (role, i)
+        for role in sorted(set(cluster) - {"chief", "master", "worker"})
+        for i in _indices(cluster[role])
+    ]
+    tasks = first + rest
+    own = (str(task["type"]), int(task["index"]))
+    if own not in tasks:
+        if own[0] == "evaluator":  # usually left out of the cluster
+            return Rank(len(tasks), len(tasks) + 1)
+        raise ValueError(f"task {own} is not in the cluster")
+    return Rank(tasks.index(own), len(tasks))
+
+
+def _indices(addresses: Any) -> list[int]:
+    """Task numbers of a role: its addresses are a list, or a sparse map of number to address."""
+    if addresses is None:
+        return []
+    return (
+        [int(index) for index in addresses] if isinstance(addresses, Mapping) else list(range(len(addresses)))
+    )

@@ -1,0 +1,46 @@
+"""Plan a job and run it, on any scheduler: the two calls that the command line and the quickstart make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paritygate.train_hooks.launch.schedulers import get_scheduler
+from paritygate.train_hooks.launch.schedulers.base import OnEvent
+from paritygate.train_hooks.types import JobEvent, JobResult, JobSpec, Plan
+
+
+def plan(job: JobSpec, on: str = "local", options: Mapping[str, str] | None = None) -> Plan:
+    """All that a scheduler would do for a job; nothing is started and nothing is written.
+
+    Args:
+        job: The job.
+        on: Name of a scheduler.
+        options: What that scheduler takes besides the job, such as `{"kind": "pytorchjob"}`.
+
+    Raises:
+        UnknownName: If there is no such scheduler.
+        PlanError: If the job cannot run there.
+    """
+    return get_scheduler(on).plan(job, options or {})
+
+
+def run(job_plan: Plan, on_event: OnEvent | None = None) -> JobResult:
+    """Do what a plan says and wait for the end; how the job ended is in the result, not in an exception.
+
+    Args:
+        job_plan: What `plan` made.
+        on_event: Called for every line and every change, in order, in this thread; None drops them.
+
+    Raises:
+        NotRunnable: If the plan cannot be run from this machine.
+        CoreUnavailable: If the job names an export and there is nothing here to validate and publish with.
+    """
+    if job_plan.job.export is not None and job_plan.job.export.repository is not None:
+        from paritygate.train_hooks.pipeline import check_core_environment
+
+        check_core_environment()
+    return get_scheduler(job_plan.scheduler).run(job_plan, on_event or _drop)
+
+
+def _drop(event: JobEvent) -> None:
+    """Take an event and do nothing with it."""
