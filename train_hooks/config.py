@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import math
-import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
@@ -32,18 +31,14 @@ _HOST = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?")
 
 
 def load_job(path: Path | str) -> JobSpec:
-    """Read a job file; a relative `workdir` is taken from the file's own directory.
+    """Read a job file; relative paths in it start at its own directory.
 
     Raises:
         JobFileError: If the file cannot be read, or is not a job; with every fault.
     """
     path = Path(path)
     job = parse_job(_read(path), source=str(path))
-    return _with_workdir(job, path.resolve().parent)
-
-
-def _with_workdir(job: JobSpec, base: Path) -> JobSpec:
-    return replace(job, workdir=os.path.normpath(base / Path(job.workdir).expanduser()))
+    return replace(job, directory=str(path.resolve().parent))
 
 
 def _read(path: Path) -> str:
@@ -63,7 +58,7 @@ def _read(path: Path) -> str:
 
 
 def parse_job(text: str, *, source: str = "job") -> JobSpec:
-    """The job that a YAML text describes; `workdir` stays as it is written.
+    """The job that a YAML text describes; relative paths in it start at the current directory.
 
     Raises:
         JobFileError: With every fault found.
@@ -179,6 +174,7 @@ def _read_fields(fields: _Fields) -> JobSpec | None:
         name=fields.need("name", _dns_label, "job"),
         framework=fields.need("framework", _one_of(CONTRACTS), "pytorch"),
         script=fields.take("script", _text, None),
+        module=fields.take("module", _module, None),
         command=fields.take("command", _list_of(_argument), nothing),
         args=fields.take("args", _list_of(_argument), nothing),
         python=fields.take("python", _text, None),
@@ -272,6 +268,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _module(value: Any) -> str:
+    if not isinstance(value, str) or not all(part.isidentifier() for part in value.split(".")):
+        raise ValueError("a module name such as package.train")
+    return value
+
+
 def _argument(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or "\0" in str(value):
         raise ValueError("a text or a number")
@@ -353,9 +355,12 @@ def _contradictions(job: JobSpec, given: Mapping[str, Any]) -> list[Fault]:
 
 
 def _program_faults(job: JobSpec) -> Iterable[Fault]:
-    if bool(job.script) == bool(job.command):
-        what = "both are given" if job.script else "neither is given"
-        yield Fault("$.script", f"one of script and command must be given, {what}")
+    given = [name for name in ("script", "module", "command") if getattr(job, name)]
+    if len(given) != 1:
+        what = f"got {' and '.join(given)}" if given else "got none of them"
+        yield Fault(
+            f"$.{given[-1] if given else 'script'}", f"give one of script, module and command, {what}"
+        )
     if job.python and job.environment:
         yield Fault("$.environment", "one of python and environment may be given, both are")
     if job.command and (job.python or job.environment) and "{python}" not in job.command:

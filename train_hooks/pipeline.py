@@ -133,6 +133,7 @@ def after_training(
         _remove(bundle.path)
     result = HookResult(
         name=chosen_name,
+        framework=str(bundle.manifest["framework"]["name"]),
         bundle=str(bundle.path) if is_kept else None,
         bundle_digest=bundle.digest,
         repository=target,

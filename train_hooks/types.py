@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -51,9 +52,10 @@ class JobSpec:
     Attributes:
         name: Name of the job; a DNS label, since clusters name pods after it.
         framework: Which launch contract holds: a name of `launch.contracts.CONTRACTS`.
-        script: Python file to run in every rank; None where `command` is given.
-        command: Program and arguments instead of a script; empty where `script` is given.
-        args: Arguments after the script or command.
+        script: Python file to run in every rank, relative to `workdir`.
+        module: Python module to run instead, as `python -m` does.
+        command: Program and arguments instead of either; empty where one of them is given.
+        args: Arguments after the script, module or command.
         python: Interpreter that runs the script; None takes the one that runs the launcher.
         environment: Framework environment whose interpreter runs the script, instead of `python`.
         nodes: Machines, or pods; on one machine without `hosts` they are played by groups of processes.
@@ -62,7 +64,7 @@ class JobSpec:
         master_address: The host of rank 0; None is the first host.
         master_port: Port where the ranks meet; None takes the contract's default, or a free one on this machine.
         env: Variables for every rank, besides those that the contract sets.
-        workdir: Working directory of every rank.
+        workdir: Working directory of every rank; a relative one starts at `directory`.
         resources: What one node may use.
         image: Container image; needed by clusters only.
         timeout_s: Seconds after which the job is stopped; None waits for ever.
@@ -72,11 +74,13 @@ class JobSpec:
         priority: Priority class of the cluster.
         namespace: Namespace of the cluster.
         export: Defaults for the hook in the script.
+        directory: Where the job file lies; relative paths in it start there.
     """
 
     name: str
     framework: str
     script: str | None = None
+    module: str | None = None
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     python: str | None = None
@@ -97,11 +101,18 @@ class JobSpec:
     priority: str | None = None
     namespace: str | None = None
     export: ExportSpec | None = None
+    directory: str = "."
 
     @property
     def world_size(self) -> int:
         """Ranks in the whole job."""
         return self.nodes * self.processes_per_node
+
+    def local_path(self, path: str) -> str:
+        """A path of the job file as this machine knows it; what has a scheme is left as it is."""
+        if "://" in path:
+            return path
+        return os.path.abspath(os.path.join(self.directory, os.path.expanduser(path)))
 
 
 @dataclass(frozen=True)
@@ -159,6 +170,7 @@ class Plan:
         documents: Manifests, where a cluster starts them.
         lossy: Every field of the job that is not expressed in the above.
         notes: What a reader of the plan should know, a sentence each.
+        runnable: Whether `launcher.run` can do it from here; else its text is what the user takes away.
         text: The plan as a person reads it: shell lines, or YAML.
     """
 
@@ -168,7 +180,12 @@ class Plan:
     documents: tuple[Mapping[str, Any], ...] = ()
     lossy: tuple[Lossy, ...] = ()
     notes: tuple[str, ...] = ()
+    runnable: bool = True
     text: str = ""
+
+    def render(self) -> str:
+        """The plan as a person, a shell or kubectl reads it."""
+        return self.text
 
     def to_json(self) -> dict[str, Any]:
         """This plan as plain JSON values."""
@@ -179,6 +196,7 @@ class Plan:
             "documents": [dict(document) for document in self.documents],
             "lossy": [asdict(entry) for entry in self.lossy],
             "notes": list(self.notes),
+            "runnable": self.runnable,
         }
 
 
@@ -260,6 +278,7 @@ class HookResult:
 
     Attributes:
         name: Model name.
+        framework: Framework of the model, as the bundle's manifest has it.
         bundle: Where the bundle lies; None if it was removed because the repository holds the same bytes.
         bundle_digest: Digest of the bundle.
         repository: The model repository, or None where nothing was to be published.
@@ -272,6 +291,7 @@ class HookResult:
     """
 
     name: str
+    framework: str
     bundle: str | None
     bundle_digest: str
     repository: str | None = None
@@ -330,6 +350,16 @@ class JobResult:
         """Exit code for a command that stands for this job."""
         return EXIT_CODES[self.state]
 
+    @property
+    def reason(self) -> str | None:
+        """Why the job did not succeed, in one line; None if it did."""
+        return None if self.state is JobState.SUCCEEDED else self.message
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the last call of the hook made, as plain JSON values; None if the script called none."""
+        return self.hooks[-1].to_json() if self.hooks else None
+
     def check(self) -> JobResult:
         """This result, if the job succeeded.
 
@@ -345,6 +375,7 @@ class JobResult:
         return {
             "job": self.job,
             "state": self.state.value,
+            "exit_code": self.exit_code,
             "message": self.message,
             "ends": [asdict(end) for end in self.ends],
             "failure": asdict(self.failure) if self.failure else None,

@@ -1,6 +1,6 @@
 """The process that owns every process of a local job, so that none outlives it.
 
-Runs with the standard library alone (`python -I -S supervisor.py`), started by `schedulers/local.py`:
+Needs the standard library alone; `schedulers/local.py` starts it as `python -I -S supervisor.py`:
 
 - stdin: one line of JSON, the order (below); then a lifeline. `stop` asks for a polite end, `kill` for a quick one;
   its end means that the launcher has died, however it died.

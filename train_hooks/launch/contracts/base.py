@@ -85,8 +85,13 @@ def rank_command(job: JobSpec, place: Place) -> tuple[str, ...]:
     A word `{python}` in the command is the interpreter.
     """
     own = tuple(place.python if word == "{python}" else word for word in job.command)
-    own = own or (place.python, "-u", str(job.script))
+    own = own or (place.python, "-u", *script_words(job))
     return (*place.wrap, *own, *job.args)
+
+
+def script_words(job: JobSpec) -> tuple[str, ...]:
+    """The script or module, as an interpreter (and torchrun) takes it."""
+    return ("-m", job.module) if job.module else (str(job.script),)
 
 
 def one_process_a_node(job: JobSpec, framework: str) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from paritygate.train_hooks.errors import Fault
-from paritygate.train_hooks.launch.contracts.base import Contract, Place, rank_command
+from paritygate.train_hooks.launch.contracts.base import Contract, Place, rank_command, script_words
 from paritygate.train_hooks.types import JobSpec, RankPlan
 
 
@@ -41,13 +41,7 @@ class TorchrunContract(Contract):
 
     def command(self, job: JobSpec, place: Place) -> tuple[str, ...]:
         """The interpreter's own torchrun, so that no other one on PATH is taken."""
-        return (
-            place.python,
-            "-m",
-            "torch.distributed.run",
-            *self.flags(job, place),
-            *self._program(job, place),
-        )
+        return (*self.agent(place), *self.flags(job, place), *self.program(job, place))
 
     def flags(self, job: JobSpec, place: Place) -> tuple[str, ...]:
         """How many processes there are and where they meet."""
@@ -58,10 +52,15 @@ class TorchrunContract(Contract):
         meet = ("--rdzv-backend=static", f"--rdzv-endpoint={place.endpoint(0)}")
         return (*counts, f"--node-rank={place.index}", *meet, f"--rdzv-id={job.name}", *restarts)
 
-    def _program(self, job: JobSpec, place: Place) -> tuple[str, ...]:
+    def agent(self, place: Place) -> tuple[str, ...]:
+        """How torchrun is called: by name where the interpreter is, in a container."""
+        return ("torchrun",) if place.python == "python" else (place.python, "-m", "torch.distributed.run")
+
+    def program(self, job: JobSpec, place: Place) -> tuple[str, ...]:
+        """What torchrun starts as each rank."""
         if job.command or place.wrap:
             return ("--no-python", *rank_command(job, place))
-        return (str(job.script), *job.args)
+        return (*script_words(job), *job.args)
 
     def environment(self, job: JobSpec, place: Place) -> dict[str, str]:
         """Threads a rank: torchrun's own choice of 1 is said aloud, or the node's CPUs are shared out."""

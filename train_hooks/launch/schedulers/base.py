@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias
 
 from paritygate.train_hooks.types import JobEvent, JobResult, JobSpec, Plan
@@ -16,15 +16,15 @@ class Scheduler(abc.ABC):
     """One place where jobs run."""
 
     @abc.abstractmethod
-    def plan(self, job: JobSpec, options: Mapping[str, str]) -> Plan:
+    def plan(self, job: JobSpec, kind: str | None = None) -> Plan:
         """All that would be done for a job; pure, no process and no file is touched.
 
         Args:
             job: The job.
-            options: What this scheduler's command line takes besides the job; unknown ones are refused.
+            kind: Which of several forms is wanted; None is the scheduler's own choice.
 
         Raises:
-            PlanError: If the job cannot run here at all, or an option is unknown.
+            PlanError: If the job cannot run here at all, or there is no such form.
         """
 
     @abc.abstractmethod

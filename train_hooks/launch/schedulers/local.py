@@ -52,17 +52,24 @@ class LocalScheduler(Scheduler):
     what to start on each machine; nothing here can start it there.
     """
 
-    def plan(self, job: JobSpec, options: Mapping[str, str]) -> Plan:
+    def plan(self, job: JobSpec, kind: str | None = None) -> Plan:
         """Commands and environments; ports and the environment's interpreter stay macros until the start."""
-        if options:
-            raise PlanError(f"--on local takes no options, got {', '.join(sorted(options))}.")
+        if kind is not None:
+            raise PlanError(f"--on local starts processes and has no kinds, got {kind!r}; leave it out.")
         contract = get_contract(job.framework)
         hosts = _hosts(job)
         ports = _ports(job, contract.default_port)
         shim = () if job.hosts else _shim(_python(job))
         places = [Place(hosts, ports, str(node), _python(job), shim) for node in range(job.nodes)]
         nodes = tuple(_with_job_env(job, contract.plan_node(job, place)) for place in places)
-        plan = Plan(job, "local", nodes=nodes, lossy=tuple(_lossy(job)), notes=tuple(_notes(job)))
+        plan = Plan(
+            job,
+            "local",
+            nodes=nodes,
+            lossy=tuple(_lossy(job)),
+            notes=tuple(_notes(job)),
+            runnable=not job.hosts,
+        )
         return replace(plan, text=_render(plan))
 
     def run(self, plan: Plan, on_event: OnEvent) -> JobResult:
@@ -99,10 +106,23 @@ def _ports(job: JobSpec, default: int) -> tuple[str, ...]:
 
 def _with_job_env(job: JobSpec, node: NodePlan) -> NodePlan:
     """The node with the variables of the job and those by which the hook finds its defaults."""
-    env = {**node.env, **job_environment(job)}
+    env = {**node.env, **job_environment(_with_local_paths(job))}
     if not node.ranks or len(node.ranks) == 1:
         env["PARITYGATE_RANK"] = str(node.index)
     return replace(node, env=env)
+
+
+def _with_local_paths(job: JobSpec) -> JobSpec:
+    """The job with the hook's paths as its ranks can use them, wherever they stand."""
+    if job.export is None:
+        return job
+    repository, bundle_dir = job.export.repository, job.export.bundle_dir
+    export = replace(
+        job.export,
+        repository=job.local_path(repository) if repository else None,
+        bundle_dir=job.local_path(bundle_dir) if bundle_dir else None,
+    )
+    return replace(job, export=export)
 
 
 def job_environment(job: JobSpec) -> dict[str, str]:
@@ -158,7 +178,7 @@ def _render(plan: Plan) -> str:
     blocks += [f"# {note}" for note in plan.notes]
     for node in plan.nodes:
         blocks.append(f"\n# node {node.index} on {node.host}")
-        blocks.append(f"cd {shlex.quote(plan.job.workdir)}")
+        blocks.append(f"cd {shlex.quote(plan.job.local_path(plan.job.workdir))}")
         blocks += [f"export {name}={_quoted(value)}" for name, value in sorted(node.env.items())]
         blocks.append(" ".join(map(_quoted, node.command)))
         for rank in node.ranks:
@@ -186,12 +206,13 @@ def _check_runnable(job: JobSpec) -> None:
         raise NotRunnable(
             f"--on local needs Linux (it leaves no process behind by prctl), got {sys.platform}."
         )
-    if not Path(job.workdir).is_dir():
+    workdir = Path(job.local_path(job.workdir))
+    if not workdir.is_dir():
         raise NotRunnable(
-            f"workdir {job.workdir} is not a directory; create it, or name another in the job file."
+            f"workdir {workdir} is not a directory; create it, or name another in the job file."
         )
-    if job.script is not None and not (Path(job.workdir) / job.script).is_file():
-        raise NotRunnable(f"script {job.script} is not in {job.workdir}; give its path relative to workdir.")
+    if job.script is not None and not (workdir / job.script).is_file():
+        raise NotRunnable(f"script {job.script} is not in {workdir}; give its path relative to workdir.")
 
 
 def _fill_macros(plan: Plan) -> Plan:
@@ -325,7 +346,7 @@ class _Run:
             "rank": None if stops_itself else node.index,
             "command": list(node.command),
             "env": {**node.env, **extra},
-            "cwd": self.plan.job.workdir,
+            "cwd": self.plan.job.local_path(self.plan.job.workdir),
             "stops_itself": stops_itself,
         }
 
@@ -346,12 +367,9 @@ class _Run:
 
         replaced: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            for number, usual in (
-                (signal.SIGINT, signal.default_int_handler),
-                (signal.SIGTERM, signal.SIG_DFL),
-            ):
-                if signal.getsignal(number) == usual:
-                    replaced[number] = signal.signal(number, ask)
+            usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+            taken = [number for number, handler in usual.items() if signal.getsignal(number) == handler]
+            replaced = {number: signal.signal(number, ask) for number in taken}
         try:
             yield
         finally:
