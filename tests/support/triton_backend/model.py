@@ -58,7 +58,7 @@ class TritonPythonModel:
             declared = {tensor["name"]: tensor for tensor in given[kind]}
             for node in nodes:
                 dims = [dim if isinstance(dim, int) else -1 for dim in node.shape][1 if batched else 0 :]
-                if "reshape" in declared.get(node.name, {}) or node.name in declared and not dims:
+                if "reshape" in declared.get(node.name, {}) or (node.name in declared and not dims):
                     continue  # Triton's helper knows no reshape
                 add({"name": node.name, "data_type": CONFIG_TYPES[node.type], "dims": dims})
         return config
