@@ -159,15 +159,17 @@ def _over_budget(size: int, spent: int, budget: int) -> str:
 
 
 def _check_probe(probe: Probe, signature: Signature) -> None:
-    _check_side(probe.case, "input", signature.inputs, probe.inputs)
-    _check_side(probe.case, "output", signature.outputs, probe.outputs)
+    _check_side(probe.case, "input", signature.inputs, probe.inputs, probe.dims)
+    _check_side(probe.case, "output", signature.outputs, probe.outputs, probe.dims)
     if probe.float64 is not None:
         for spec in signature.outputs:
             if spec.dtype.is_floating:
                 _check_float64(probe, spec)
 
 
-def _check_side(case: str, kind: str, specs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> None:
+def _check_side(
+    case: str, kind: str, specs: Sequence[TensorSpec], arrays: Mapping[str, Array], dims: Mapping[str, int]
+) -> None:
     expected = {spec.name for spec in specs}
     if set(arrays) != expected:
         raise BundleError(
@@ -180,6 +182,17 @@ def _check_side(case: str, kind: str, specs: Sequence[TensorSpec], arrays: Mappi
                 f"probe {case!r}: {kind} {spec.name!r} is {array.dtype} with {array.ndim} dims, "
                 f"the signature says {spec}."
             )
+        # Outputs may have another shape than promised: that is for parity to judge, which then fixes the dim.
+        if kind == "input" and not _has_dims(array, spec, dims):
+            raise BundleError(
+                f"probe {case!r}: input {spec.name!r} is {list(array.shape)}, which is not {spec} at {dict(dims)}."
+            )
+
+
+def _has_dims(array: Array, spec: TensorSpec, dims: Mapping[str, int]) -> bool:
+    """Whether a probe's input has the sizes that its case claims; else a sweep would prove what it did not try."""
+    expected = tuple(dims.get(dim, -1) if isinstance(dim, str) else dim for dim in spec.shape)
+    return bool(array.shape == expected)
 
 
 def _check_float64(probe: Probe, spec: TensorSpec) -> None:

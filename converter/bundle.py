@@ -174,7 +174,7 @@ class Bundle:
         if data is None:
             return None
         try:
-            return Certificate.from_json(data)
+            return Certificate.from_bytes(data)
         except ValueError as error:
             raise BundleCorrupt(
                 f"{self.path / CERTIFICATE_FILE} is not a certificate: {error}. Validate the bundle again.",
@@ -203,7 +203,7 @@ class Bundle:
             raise BundleCorrupt(f"{self.path / MODEL_FILE}: {error}", file=MODEL_FILE) from error
         if not locations <= {DATA_FILE} or (locations and DATA_FILE not in self.manifest["files"]):
             raise BundleCorrupt(
-                f"{self.path / MODEL_FILE} keeps weights in {sorted(locations)}, which the manifest does not seal; "
+                f"{self.path / MODEL_FILE} keeps weights in {sorted(locations)}, which is not sealed; "
                 f"expected {DATA_FILE!r}. Export the model again.",
                 file=MODEL_FILE,
             )

@@ -12,7 +12,7 @@ from paritygate.converter.errors import ModelInvalid
 from paritygate.converter.graph.inspect import external_location, is_external, tensors
 
 ALIGNMENT_BYTES = 4096
-"""Each tensor starts at a multiple of this, so that runtimes can map it into memory. Source: onnx.proto3, `offset`."""
+"""Each tensor starts at a multiple of this, so that it can be mapped. Source: onnx.proto3, `offset`."""
 
 CHUNK_BYTES = 4 * 1024 * 1024
 

@@ -63,8 +63,9 @@ def frozen_dims(path: Path, inputs: Sequence[TensorSpec], own_inputs: Sequence[s
         value = in_order[index] if index < len(in_order) else values.get(own)
         dims = [] if value is None else value.type.tensor_type.shape.dim
         for dim, declared in zip(dims, spec.shape, strict=False):
-            if isinstance(declared, str) and dim.HasField("dim_value"):
-                frozen[declared] = int(dim.dim_value)
+            fixed = str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param
+            if isinstance(declared, str) and fixed.isdecimal():
+                frozen[declared] = int(fixed)
     return frozen
 
 

@@ -22,7 +22,7 @@ def parse_model(data: bytes) -> onnx.ModelProto:
         model: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except DecodeError as error:
         raise ModelInvalid(
-            f"the {len(data)} bytes are not an ONNX model: the file is cut short or is something else. Export it again."
+            f"the {len(data)} bytes are not an ONNX model: cut short, or something else. Export it again."
         ) from error
     if not model.graph.output or not model.opset_import:
         raise ModelInvalid(
@@ -51,7 +51,7 @@ def opsets(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor stored in the model: initializers and attributes, in subgraphs, functions and training parts too."""
+    """Every tensor stored in the model: initializers and attributes, in subgraphs and functions too."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         for node in function.node:
@@ -94,7 +94,7 @@ def external_locations(model: onnx.ModelProto) -> set[str]:
 
 
 def is_contained(name: str) -> bool:
-    """Whether a relative POSIX path names something below the directory it is relative to, in its plain spelling."""
+    """Whether a relative POSIX path names something below the directory it starts from, in its plain spelling."""
     if not name or "\\" in name or "\0" in name:
         return False
     path = PurePosixPath(name)

@@ -1,7 +1,7 @@
 """Probe inputs as a pure function of signature and seed: which cases to ask, and the arrays of each.
 
-The random stream is numpy's legacy RandomState, the one stream that numpy promises never to change (NEP 19), so the
-same signature and seed give the same bytes on every machine and version.
+The random stream is numpy's legacy RandomState, which numpy promises never to change (NEP 19), so the same
+signature and seed give the same bytes on every machine and version.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def plan_cases(
 ) -> list[Case]:
     """The cases that prove a signature, the most important first: what a budget cuts is the end.
 
-    `base` has all dims at their trace sizes. Then each dim alone takes the sizes 1, 2, 3, 7 and 17, others at trace
-    size; two joint cases move all dims at once; last come the extremes at trace sizes.
+    `base` has all dims at their trace sizes. Then each dim alone takes the sizes 1, 2, 3, 7 and 17, others at
+    trace size; two joint cases move all dims at once; last come the extremes at trace sizes.
 
     Args:
         signature: Its named input dims are the ones that are swept.
@@ -96,8 +96,8 @@ def make_feeds(
     Args:
         signature: Names, dtypes and shapes of the inputs.
         case: From `plan_cases`.
-        ranges: What an input may hold, by its name: (low, high) for numbers, the allowed texts for strings. Without
-            it, wide integers stay in 0..1, since any embedding knows those ids, and 8-bit ones take their full range.
+        ranges: What an input may hold, by its name: (low, high) for numbers, the allowed texts for strings.
+            Without it, wide integers stay in 0..1, since any embedding knows those ids; 8-bit ones take all.
 
     Returns:
         One array an input, in the order of the signature.

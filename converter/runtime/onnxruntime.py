@@ -43,7 +43,7 @@ def check_installation() -> str:
     found = [name for name in WHEELS if _installed(name)]
     if not found:
         raise RuntimeUnavailable(
-            "onnxruntime is not installed. Install one of the extras: pip install 'paritygate[cpu]' or 'paritygate[gpu]'."
+            "onnxruntime is not installed. Take one extra: pip install 'paritygate[cpu]' or 'paritygate[gpu]'."
         )
     if len(found) > 1:
         raise RuntimeUnavailable(
@@ -91,7 +91,7 @@ class Session:
                 return self._run_values(feeds, wanted)
             names = [spec.name for spec in wanted]
             results = self._session.run(names, {name: _plain(array) for name, array in feeds.items()})
-        except Exception as error:  # noqa: BLE001  # onnxruntime raises a dozen unrelated classes, all of them native
+        except Exception as error:  # onnxruntime raises a dozen unrelated native classes
             raise ModelRunError(f"onnxruntime could not run the model: {_one_line(error)}") from error
         return dict(zip(names, results, strict=True))
 
@@ -194,7 +194,7 @@ def open_session(
     del proto
     try:
         session = ort.InferenceSession(source, options, providers=list(providers))
-    except Exception as error:  # noqa: BLE001  # as in Session.run
+    except Exception as error:  # as in Session.run
         raise ModelInvalid(f"onnxruntime {version} cannot load the model: {_one_line(error)}") from error
     _check_active(providers, session.get_providers())
     return Session(signature, tuple(session.get_providers()), version, optimize, session, pinned)
@@ -251,12 +251,12 @@ def _options(ort: Any, optimize: bool, intra_op_threads: int, log_level: int) ->
 
 
 def _attach(options: Any, locations: set[str], external_data: Mapping[str, bytes]) -> Any:
-    """Hand the weights over from memory; without this onnxruntime would look for files in the working directory."""
+    """Hand the weights over from memory; else onnxruntime would look for files in the working directory."""
     missing = sorted(locations - external_data.keys())
     if missing:
         raise ModelInvalid(
-            f"the model keeps weights in {missing[0]!r}, which was not given; pass it in external_data or open the "
-            "model by its path."
+            f"the model keeps weights in {missing[0]!r}, which was not given; pass it in external_data or "
+            "open the model by its path."
         )
     names = sorted(locations)
     if names:

@@ -1,0 +1,61 @@
+"""Attestation: the sealed probes once more, on the host and in the session that will serve."""
+
+from __future__ import annotations
+
+from paritygate.converter.bundle import Bundle
+from paritygate.converter.errors import ParityError
+from paritygate.converter.parity.noise import measure_noise
+from paritygate.converter.parity.replay import Replay, runtime_info
+from paritygate.converter.parity.report import Attestation, Certificate
+from paritygate.converter.runtime.onnxruntime import Session
+
+
+def attest(bundle: Bundle, certificate: Certificate, session: Session) -> Attestation:
+    """Run every case that the certificate counts through a session that is about to serve.
+
+    Args:
+        bundle: The bundle whose bytes the session was opened with.
+        certificate: A passing certificate for just this bundle.
+        session: The session that will serve.
+
+    Returns:
+        An attestation of any verdict; without `pass` the session must not serve.
+
+    Raises:
+        ParityError: If the certificate is not a passing one for this bundle.
+        BundleCorrupt: If a probe is not the one that was sealed.
+    """
+    check_certificate(bundle, certificate)
+    replay = Replay.of(bundle)
+    noise = measure_noise(replay.probes, session, replay.scales)
+    counted = {figure.case for figure in certificate.figures if figure.counted}
+    probes = [probe for probe in replay.probes if probe.case in counted]
+    figures = tuple(figure for probe in probes for figure in replay.figures(probe, session, noise))
+    if not figures:
+        raise ParityError(f"no case of bundle {bundle.name!r} is left to attest; it is not proven.")
+    bad = [figure for figure in figures if figure.verdict != "pass"]
+    raised = [figure for figure in bad if figure.fault == "raised"]
+    worst = max(bad, key=lambda figure: figure.scaled_error, default=None)
+    return Attestation(
+        bundle_digest=bundle.digest,
+        certificate_sha256=certificate.sha256,
+        verdict="error" if raised else "fail" if bad else "pass",
+        reason=worst.describe() if worst else f"{len(figures)} figures agree with the source on this host",
+        runtime=runtime_info(session),
+        figures=figures,
+    )
+
+
+def check_certificate(bundle: Bundle, certificate: Certificate) -> None:
+    """Accept a passing certificate for just this bundle.
+
+    Raises:
+        ParityError: If it speaks of other bytes or did not pass.
+    """
+    if certificate.bundle_digest != bundle.digest:
+        raise ParityError(
+            f"the certificate speaks of bundle {certificate.bundle_digest}, this one is {bundle.digest}: "
+            "the bundle was changed after validation. Validate it again."
+        )
+    if certificate.verdict != "pass":
+        raise ParityError(f"the certificate's verdict is {certificate.verdict}: {certificate.reason}")

@@ -1,0 +1,154 @@
+"""The validator: the sealed probes of a bundle, run on the reference runtime, become a certificate.
+
+Each case runs twice: with graph optimisations off, which shows what the exporter did, and as it will be served,
+which shows what the runtime's optimiser did. Both must agree with the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paritygate.converter.bundle import Bundle
+from paritygate.converter.errors import ModelInvalid
+from paritygate.converter.parity.noise import measure_noise
+from paritygate.converter.parity.replay import BASE, Replay, runtime_info
+from paritygate.converter.parity.report import Certificate, Figure, RuntimeInfo, SelfTest, Verdict
+from paritygate.converter.parity.selftest import self_test
+from paritygate.converter.parity.sweep import CaseResult, Ruling, rule
+from paritygate.converter.parity.tolerance import ToleranceConfig
+from paritygate.converter.runtime.onnxruntime import CPU, Session, check_installation, open_session
+from paritygate.converter.types import DemotedDim
+
+_GRAVEST_FIRST = ("raised", "form", "shape", "numbers")
+
+
+def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None) -> Certificate:
+    """Prove a bundle, or say what is wrong with it.
+
+    Args:
+        bundle: Every file of it is verified again first.
+        tolerance: What is allowed; the table of PARITY 3.4 by default.
+
+    Returns:
+        A certificate of any verdict; only `pass` is a proof. `error` if the runtime cannot load or run the model.
+
+    Raises:
+        ParityError: If nothing can be compared (no probes, no outputs), or the comparator fails its own test.
+        BundleCorrupt: If a file is not the one that was sealed.
+        RuntimeUnavailable: If onnxruntime is not there.
+    """
+    bundle.verify()
+    replay = Replay.of(bundle, tolerance)
+    version = check_installation()
+    model, weights = bundle.model_bytes(), bundle.external_data()
+    try:
+        plain = open_session(model, external_data=weights, optimize=False, intra_op_threads=1)
+        served = open_session(model, external_data=weights)
+    except ModelInvalid as error:
+        return _unloadable(bundle, replay, str(error), version)
+    del model, weights
+    noise = measure_noise(replay.probes, plain, replay.scales)
+    tested = self_test(
+        replay.base.outputs, replay.contexts(replay.base, noise), replay.tolerance, replay.weights
+    )
+    figures = [
+        figure
+        for session in (plain, served)
+        for probe in replay.probes
+        for figure in replay.figures(probe, session, noise)
+    ]
+    return _certify(bundle, replay, served, tested, figures)
+
+
+def _certify(
+    bundle: Bundle, replay: Replay, session: Session, tested: SelfTest, figures: Sequence[Figure]
+) -> Certificate:
+    dynamic = replay.signature.dynamic_dims()
+    trace_dims = {dim: size for dim, size in bundle.trace_dims.items() if dim in dynamic}
+    ruling = rule(_results(replay, figures), trace_dims)
+    judged = tuple(replace(figure, counted=figure.case not in ruling.excused) for figure in figures)
+    verdict, reason = _verdict(ruling, judged)
+    return Certificate(
+        bundle_digest=bundle.digest,
+        model=bundle.name,
+        framework=_framework(bundle),
+        verdict=verdict,
+        reason=reason,
+        runtime=runtime_info(session),
+        signature=replay.signature.with_dims({entry.dim: entry.size for entry in ruling.demoted}),
+        trace_dims=trace_dims,
+        proven_ranges=ruling.proven_ranges,
+        demoted=(*bundle.demoted, *ruling.demoted),
+        tolerances=replay.tolerance.to_json(),
+        self_test=tested,
+        figures=judged,
+        omitted=tuple(bundle.manifest["probes"]["omitted"]),
+        notes=tuple(bundle.manifest["notes"]),
+    )
+
+
+def _results(replay: Replay, figures: Sequence[Figure]) -> list[CaseResult]:
+    """For each case the gravest fault of all its figures."""
+    results = []
+    for probe in replay.probes:
+        bad = [figure for figure in figures if figure.case == probe.case and figure.fault is not None]
+        gravest = min(bad, key=lambda figure: _GRAVEST_FIRST.index(str(figure.fault)), default=None)
+        fault = None if gravest is None else gravest.fault
+        reason = "" if gravest is None else f"output {gravest.output!r}: {gravest.reason}"
+        results.append(CaseResult(probe.case, probe.dims, fault, reason))
+    return results
+
+
+def _verdict(ruling: Ruling, figures: Sequence[Figure]) -> tuple[Verdict, str]:
+    """The verdict and one line for it."""
+    counted = [figure for figure in figures if figure.counted]
+    bad = [figure for figure in counted if figure.case in ruling.failing and figure.verdict == "fail"]
+    if bad:
+        raised = [figure for figure in bad if figure.case == BASE and figure.fault == "raised"]
+        worst = max(bad, key=_badness)
+        more = f"; {len(bad)} of {len(counted)} figures fail"
+        return ("error", raised[0].describe()) if raised else ("fail", worst.describe() + more)
+    largest = max(counted, key=lambda figure: figure.max_abs_diff)
+    outputs = len({figure.output for figure in counted})
+    limits = "".join(f"; {entry.dim} is fixed at {entry.size}" for entry in ruling.demoted)
+    reason = (
+        f"{len(counted)} figures over {outputs} output{'s' * (outputs > 1)} agree, "
+        f"max_abs_diff {largest.max_abs_diff:.3g} (output {largest.output!r}, case {largest.case!r}){limits}"
+    )
+    return "pass", reason
+
+
+def _badness(figure: Figure) -> tuple[bool, float, float]:
+    """Numbers at the base case tell a reader most, so they come before larger errors in extreme cases."""
+    return figure.case == BASE, figure.scaled_error, figure.noise_error or 0.0
+
+
+def _unloadable(bundle: Bundle, replay: Replay, reason: str, version: str) -> Certificate:
+    dynamic = replay.signature.dynamic_dims()
+    trace_dims = {dim: size for dim, size in bundle.trace_dims.items() if dim in dynamic}
+    unproven = tuple(
+        DemotedDim(dim, size, "the model could not be loaded") for dim, size in trace_dims.items()
+    )
+    return Certificate(
+        bundle_digest=bundle.digest,
+        model=bundle.name,
+        framework=_framework(bundle),
+        verdict="error",
+        reason=reason,
+        runtime=RuntimeInfo("onnxruntime", version, CPU),
+        signature=replay.signature.with_dims(trace_dims),
+        trace_dims=trace_dims,
+        proven_ranges={},
+        demoted=(*bundle.demoted, *unproven),
+        tolerances=replay.tolerance.to_json(),
+        self_test=None,
+        figures=(),
+        omitted=tuple(bundle.manifest["probes"]["omitted"]),
+        notes=tuple(bundle.manifest["notes"]),
+    )
+
+
+def _framework(bundle: Bundle) -> str:
+    framework = bundle.manifest["framework"]
+    return f"{framework['name']} {framework['version']}".strip()
