@@ -1,11 +1,26 @@
-"""Commands that run something for long: serve, and the doctor that says whether it could."""
+"""The command that runs for long: serve."""
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class DefaultVersion(enum.StrEnum):
+    """Who answers where no rollout decides."""
+
+    ROUTED = "routed"
+    LATEST = "latest"
+
+
+class ControlMode(enum.StrEnum):
+    """Whether clients may load and unload."""
+
+    NONE = "none"
+    EXPLICIT = "explicit"
 
 
 def register(app: typer.Typer) -> None:
@@ -26,11 +41,12 @@ def serve(
         typer.Option("--allow-unproven", help="Serve versions without a certificate; every answer says so."),
     ] = False,
     default_version: Annotated[
-        str, typer.Option(help="routed: a new version gets traffic from a rollout only. latest: as Triton.")
-    ] = "routed",
+        DefaultVersion,
+        typer.Option(help="routed: a new version gets traffic from a rollout only. latest: as Triton."),
+    ] = DefaultVersion.ROUTED,
     model_control_mode: Annotated[
-        str, typer.Option(help="none | explicit: whether the inference ports may load and unload.")
-    ] = "none",
+        ControlMode, typer.Option(help="explicit opens load and unload on the inference ports.")
+    ] = ControlMode.NONE,
     poll_interval_s: Annotated[
         float, typer.Option(help="How often the repository is looked at, seconds.")
     ] = 1.0,
@@ -48,7 +64,7 @@ def serve(
     from paritygate.serving.app import serve as run
     from paritygate.serving.config import Settings
 
-    settings = Settings.from_options(
+    settings = Settings(
         repository=repo,
         rollouts_dir=rollouts,
         host=host,
@@ -57,8 +73,8 @@ def serve(
         metrics_port=metrics_port,
         admin_port=admin_port,
         allow_unproven=allow_unproven,
-        default_version=default_version,
-        model_control_mode=model_control_mode,
+        default_version=default_version.value,
+        model_control_mode=model_control_mode.value,
         poll_interval_s=poll_interval_s,
         drain_timeout_s=drain_timeout_s,
         ready_file=ready_file,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -27,12 +28,13 @@ def list_(as_json: JsonFlag = False) -> None:
     """Show the frameworks that can be isolated, and which environments are built."""
     from paritygate.converter.environments import list_environments
 
-    environments = list(list_environments())
+    environments = list_environments()
     if as_json:
-        print_json({"environments": [e.to_json() for e in environments]})
+        print_json({"environments": [asdict(environment) for environment in environments]})
         return
-    for environment in environments:
-        out().print(str(environment), markup=False)
+    for seen in environments:
+        size = f"{seen.size_bytes / 2**20:,.0f} MiB" if seen.size_bytes else ""
+        out().print(f"{seen.name:<12} {seen.state:<9} {size:>10}  {seen.directory}", markup=False)
 
 
 def sync(framework: Framework, as_json: JsonFlag = False) -> None:
@@ -48,17 +50,20 @@ def sync(framework: Framework, as_json: JsonFlag = False) -> None:
 
     environment = build(framework, progress=show)
     if as_json:
-        print_json(environment.to_json())
+        print_json(asdict(environment))
     else:
-        out().print(str(environment), markup=False)
+        out().print(f"ready  {environment.directory}", markup=False)
 
 
 def remove(framework: Framework, as_json: JsonFlag = False) -> None:
     """Delete a framework's environment.   Example: paritygate env remove tensorflow"""
     from paritygate.converter.environments import remove as delete
 
-    delete(framework)
+    directories = delete(framework)
     if as_json:
-        print_json({"removed": framework})
-    else:
-        out().print(f"removed the environment of {framework}", markup=False)
+        print_json({"removed": [str(directory) for directory in directories]})
+        return
+    for directory in directories:
+        out().print(f"removed {directory}", markup=False)
+    if not directories:
+        out().print(f"there was no environment of {framework}", markup=False)

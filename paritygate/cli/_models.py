@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,7 +62,7 @@ def export(
     bundle = export_source(
         source,
         output,
-        name=name,
+        name=name or _name_of(source),
         framework=framework,
         factory=factory,
         inputs=examples,
@@ -76,13 +77,19 @@ def export(
         return
     console = out()
     console.print(f"bundle     {bundle.path}\ndigest     {bundle.digest}\nsignature  {bundle.signature}")
-    for note in bundle.manifest.notes:
+    for note in bundle.manifest["notes"]:
         console.print(f"note       {note}")
     console.print(f"next       paritygate validate {bundle.path}")
 
 
+def _name_of(source: str) -> str:
+    """A model name for a source that was given none: the file's stem, or the factory's module."""
+    stem = source.partition(":")[0] if ":" in source and not Path(source).exists() else Path(source).stem
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", stem.rpartition(".")[2] or stem).strip("-.") or "model"
+
+
 def _print_event(event: Any) -> None:
-    out().print(f"  {event}")
+    out().print(f"  {event}", markup=False)
 
 
 def validate(
@@ -109,7 +116,7 @@ def validate(
 
 def _prove(path: Path, bundle: Bundle | None = None) -> Certificate:
     from paritygate.converter.bundle import read_bundle
-    from paritygate.converter.parity.validate import validate_bundle, write_evidence
+    from paritygate.converter.parity import validate_bundle, write_evidence
 
     bundle = bundle or read_bundle(path)
     certificate = validate_bundle(bundle)
@@ -155,7 +162,7 @@ def publish(
                 "path": str(published.path),
                 "verdict": verdict,
                 "max_abs_diff": max_abs_diff,
-                "framework": bundle.manifest.framework["name"],
+                "framework": bundle.manifest["framework"]["name"],
             }
         )
         return
@@ -176,12 +183,12 @@ def lint(
     """
     from paritygate.serving.publish import ModelRepository
 
-    findings = list(ModelRepository(repo).lint())
+    findings = ModelRepository(repo).lint()
     if as_json:
-        print_json({"findings": [vars(f) if hasattr(f, "__dict__") else str(f) for f in findings]})
+        print_json({"findings": [finding.to_json() for finding in findings]})
     else:
         for finding in findings:
             out().print(str(finding), markup=False)
         out().print(f"{len(findings)} finding(s) in {repo}")
-    if any(getattr(f, "severity", "error") == "error" for f in findings):
+    if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import getpass
-import json
-from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from paritygate.cli._examples import BadArgument
 from paritygate.cli._output import out, print_json
+
+if TYPE_CHECKING:
+    from paritygate.mesh.actions import Outcome
+    from paritygate.mesh.state import Acknowledgement, FileStateStore, RolloutState, Transition
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines for people.")]
 StateDir = Annotated[Path, typer.Option("--rollouts", help="The state directory that `serve` was given.")]
@@ -50,10 +52,10 @@ def apply(
     rollout = load_rollout(rollout_file)
     repository = ModelRepository(repo)
     signatures = {v: repository.signature(rollout.model, v) for v in repository.versions(rollout.model)}
-    result = apply_rollout(
+    outcome = apply_rollout(
         FileStateStore(rollouts), rollout, signatures=signatures, actor=getpass.getuser(), wait_s=wait
     )
-    _say(result, as_json)
+    _say_outcome(outcome, as_json)
 
 
 def status(
@@ -63,23 +65,27 @@ def status(
 ) -> None:
     """Show the rollout in force for a model.   Example: paritygate rollout status digits --rollouts state"""
     from paritygate.mesh import actions
-    from paritygate.mesh.state import FileStateStore
 
-    _say(actions.status(_existing(FileStateStore, rollouts), model), as_json)
+    seen = actions.status(_open_store(rollouts), model)
+    if as_json:
+        print_json(_state_json(seen.state, seen.acknowledgement) | {"last": _transition_json(seen.last)})
+        return
+    _print_state(seen.state, seen.acknowledgement)
+    out().print(f"since       {_when(seen.last.at)}, {seen.last.action} by {seen.last.actor}", markup=False)
 
 
 def promote(
     model: Annotated[str, typer.Argument(help="The model's name.")],
     rollouts: StateDir,
+    version: Annotated[int | None, typer.Option(help="Which candidate, where there are several.")] = None,
     wait: Wait = 10.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Give the candidate all traffic.   Example: paritygate rollout promote digits --rollouts state"""
     from paritygate.mesh import actions
-    from paritygate.mesh.state import FileStateStore
 
-    store = _existing(FileStateStore, rollouts)
-    _say(actions.promote(store, model, actor=getpass.getuser(), wait_s=wait), as_json)
+    store, actor = _open_store(rollouts), getpass.getuser()
+    _say_outcome(actions.promote(store, model, version=version, actor=actor, wait_s=wait), as_json)
 
 
 def rollback(
@@ -88,12 +94,14 @@ def rollback(
     wait: Wait = 10.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Give the stable version all traffic again.   Example: paritygate rollout rollback digits --rollouts state"""
-    from paritygate.mesh import actions
-    from paritygate.mesh.state import FileStateStore
+    """Give the stable version all traffic again, or the one before once promoted.
 
-    store = _existing(FileStateStore, rollouts)
-    _say(actions.rollback(store, model, actor=getpass.getuser(), wait_s=wait), as_json)
+    Example: paritygate rollout rollback digits --rollouts state
+    """
+    from paritygate.mesh import actions
+
+    store, actor = _open_store(rollouts), getpass.getuser()
+    _say_outcome(actions.rollback(store, model, actor=actor, wait_s=wait), as_json)
 
 
 def history(
@@ -106,20 +114,20 @@ def history(
     Example: paritygate rollout history digits --rollouts state
     """
     from paritygate.mesh import actions
-    from paritygate.mesh.state import FileStateStore
 
-    entries = [e.to_json() for e in actions.history(_existing(FileStateStore, rollouts), model)]
+    transitions = actions.history(_open_store(rollouts), model)
     if as_json:
-        print_json({"history": entries})
+        print_json({"history": [_transition_json(transition) for transition in transitions]})
         return
-    for entry in entries:
-        out().print(json.dumps(entry, sort_keys=True), markup=False)
+    for transition in transitions:
+        line = f"{_when(transition.at)}  {transition.after.generation:>4}  {transition.action:<9}"
+        out().print(f"{line} {_weights(transition.after)}  ({transition.actor})", markup=False)
 
 
 def route(
     rollout_file: Annotated[Path, typer.Argument(metavar="ROLLOUT", help="A rollout.yaml.")],
     request: Annotated[
-        Path, typer.Option(help='JSON: {"headers": {name: value}, "parameters": {name: value}}.')
+        Path, typer.Option(help='YAML or JSON: {"headers": {...}, "parameters": {...}, "draw": 0..9999}.')
     ],
     as_json: JsonFlag = False,
 ) -> None:
@@ -128,54 +136,102 @@ def route(
     Example: paritygate route rollout.yaml --request request.json
     """
     from paritygate.mesh.config import load_rollout
-    from paritygate.mesh.explain import explain
+    from paritygate.mesh.explain import explain, load_request
 
-    explanation = explain(load_rollout(rollout_file), _load_request(request))
-    _say(explanation, as_json)
+    explanation = explain(load_rollout(rollout_file), load_request(request))
+    if as_json:
+        print_json(explanation.to_json())
+        return
+    for step in explanation.steps:
+        out().print(step, markup=False)
 
 
 def render(
     rollout_file: Annotated[Path, typer.Argument(metavar="ROLLOUT", help="A rollout.yaml.")],
     to: Annotated[str, typer.Option("--to", help="The target: istio.")],
-    namespace: Annotated[str, typer.Option(help="Namespace of the rendered objects.")] = "default",
-    host: Annotated[str | None, typer.Option(help="The service host; default: the model's name.")] = None,
 ) -> None:
     """Write the rollout as manifests of a mesh, or say which field it cannot express.
 
     Example: paritygate render rollout.yaml --to istio
     """
     from paritygate.mesh.config import load_rollout
-    from paritygate.mesh.dialects import get_dialect
+    from paritygate.mesh.dialects import render_text
 
-    dialect = get_dialect(to)
-    rollout = load_rollout(rollout_file)
-    documents = dialect.render(rollout, dialect.target(rollout, namespace=namespace, host=host))
-    typer.echo(yaml.safe_dump_all(documents, sort_keys=False), nl=False)
+    typer.echo(render_text(load_rollout(rollout_file), to), nl=False)
 
 
-def _existing(store: Any, directory: Path) -> Any:
+def _open_store(directory: Path) -> FileStateStore:
+    from paritygate.mesh.state import FileStateStore
+
     if not directory.is_dir():
         raise BadArgument(
             f"--rollouts {directory}: there is no such directory. Give the one that `paritygate serve` was given."
         )
-    return store(directory)
+    return FileStateStore(directory)
 
 
-def _load_request(path: Path) -> Mapping[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadArgument(f"--request {path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise BadArgument(f"--request {path}: expected an object with `headers`, got {type(value).__name__}.")
-    return value
-
-
-def _say(result: Any, as_json: bool) -> None:
-    value = result.to_json()
+def _say_outcome(outcome: Outcome, as_json: bool) -> None:
+    """Print what is in force; exit code 1 when a live gateway does not follow it yet."""
     if as_json:
-        print_json(value)
+        print_json(_state_json(outcome.state, outcome.acknowledgement) | {"changed": outcome.changed})
     else:
-        out().print(str(result), markup=False)
-    if value.get("ok") is False:
+        _print_state(outcome.state, outcome.acknowledgement)
+        if not outcome.changed:
+            out().print("unchanged   it was in force already")
+    if not outcome.acknowledgement.ok:
+        missing = ", ".join(outcome.acknowledgement.missing)
+        typer.echo(
+            f"error: in force, but not followed yet by {missing}; look again with rollout status", err=True
+        )
         raise typer.Exit(1)
+
+
+def _print_state(state: RolloutState, acknowledgement: Acknowledgement) -> None:
+    console, live = out(), len(acknowledgement.live)
+    console.print(f"model       {state.rollout.model}", markup=False)
+    console.print(f"phase       {state.phase.value}, generation {state.generation}", markup=False)
+    console.print(f"weights     {_weights(state)}", markup=False)
+    followed = live - len(acknowledgement.missing)
+    console.print(f"followed by {followed} of {live} live gateway worker(s)", markup=False)
+
+
+def _weights(state: RolloutState) -> str:
+    parts = []
+    for rule in state.rollout.routes:
+        shares = ", ".join(f"version {weight.version} {weight.percent} %" for weight in rule.weights)
+        parts.append(shares if len(state.rollout.routes) == 1 else f"{rule.name}: {shares}")
+    return "; ".join(parts)
+
+
+def _state_json(state: RolloutState, acknowledgement: Acknowledgement) -> dict[str, Any]:
+    from paritygate.mesh.config import rollout_to_value
+
+    return {
+        "ok": acknowledgement.ok,
+        "model": state.rollout.model,
+        "generation": state.generation,
+        "phase": state.phase.value,
+        "previous": state.previous,
+        "rollout": rollout_to_value(state.rollout),
+        "live": list(acknowledgement.live),
+        "missing": list(acknowledgement.missing),
+    }
+
+
+def _transition_json(transition: Transition) -> dict[str, Any]:
+    from paritygate.mesh.config import rollout_to_value
+
+    before = transition.before
+    return {
+        "action": transition.action,
+        "actor": transition.actor,
+        "at": transition.at,
+        "generation": transition.after.generation,
+        "phase": transition.after.phase.value,
+        "before": None if before is None else rollout_to_value(before.rollout),
+        "after": rollout_to_value(transition.after.rollout),
+    }
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paritygate.cli._output import out, print_json
+
+if TYPE_CHECKING:
+    from paritygate.train_hooks.types import Plan
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines for people.")]
 
@@ -31,18 +34,25 @@ def launch(
     from paritygate.train_hooks.config import load_job
     from paritygate.train_hooks.launch.launcher import plan, run
 
-    planned = plan(load_job(job), on=on, kind=kind)
+    planned = plan(load_job(job), on, kind=kind)
     if dry_run or not planned.runnable:
-        if as_json:
-            print_json(planned.to_json())
-        else:
-            typer.echo(planned.render(), nl=False)
-        for field in planned.lossy:
-            typer.echo(f"warning: {on} cannot express {field}", err=True)
+        _show(planned, as_json)
         return
-    outcome = run(planned, on_line=None if as_json else (lambda line: out().print(line, markup=False)))
+    result = run(planned, on_line=None if as_json else (lambda line: out().print(line, markup=False)))
     if as_json:
-        print_json(outcome.to_json())
-    elif outcome.reason:
-        typer.echo(f"error: {outcome.reason}", err=True)
-    raise typer.Exit(outcome.exit_code)
+        print_json(result.to_json())
+    if result.reason:
+        typer.echo(f"error: {result.reason}", err=True)
+    raise typer.Exit(result.exit_code)
+
+
+def _show(planned: Plan, as_json: bool) -> None:
+    """Print a plan; what its target cannot express goes to standard error, so that the text stays pipeable."""
+    if as_json:
+        print_json(planned.to_json())
+        return
+    typer.echo(planned.render().rstrip("\n"))
+    for note in planned.notes:
+        typer.echo(f"note: {note}", err=True)
+    for field in planned.lossy:
+        typer.echo(f"not expressed: {field}", err=True)

@@ -7,12 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from paritygate.quickstart.narrator import Narrator
 from paritygate.quickstart.traffic import NUM_USERS, Tally, Users
+
+if TYPE_CHECKING:
+    from paritygate.converter.bundle import Bundle
+    from paritygate.mesh.actions import Outcome
 
 MODEL = "digits"
 _MARKER = ".paritygate-quickstart"
@@ -99,10 +103,10 @@ def _train_and_publish(stage: Stage, version: int, *, width: int) -> None:
     stage.say.step(f"Train a CNN of width {width} on 2 processes (DDP); its hook proves and publishes it")
     job_file = _write_job(stage, version, width)
     stage.say.fact(f"$ paritygate launch {job_file.name}")
-    outcome = run(plan(load_job(job_file), on="local"), on_line=stage.say.log)
-    if outcome.exit_code != 0 or not outcome.result:
-        raise StoryFailed(f"the training job of version {version} failed: {outcome.reason or 'no result'}")
-    published = outcome.result
+    job = run(plan(load_job(job_file)), on_line=stage.say.log)
+    if job.exit_code != 0 or not job.result:
+        raise StoryFailed(f"the training job of version {version} failed: {job.reason or 'no result'}")
+    published = job.result
     if published["version"] != version:
         raise StoryFailed(f"expected version {version} to be published, got version {published['version']}")
     stage.result["published"].append(
@@ -135,8 +139,9 @@ def _write_job(stage: Stage, version: int, width: int) -> Path:
 
 def _refuse_a_broken_model(stage: Stage, *, width: int) -> None:
     """Act 3: one weight is changed between conversion and sealing, so that only the numbers can tell."""
-    from paritygate.converter.parity.validate import validate_bundle, write_evidence
-    from paritygate.serving.publish import PublishRefused, publish_bundle
+    from paritygate.converter.parity import validate_bundle, write_evidence
+    from paritygate.serving.publish import publish_bundle
+    from paritygate.serving.publish.errors import NotProven
 
     stage.say.step("Break a third model on purpose: one weight changed in the ONNX file, every digest valid")
     bundle = _export_broken(stage, width)
@@ -144,11 +149,11 @@ def _refuse_a_broken_model(stage: Stage, *, width: int) -> None:
     write_evidence(bundle, certificate)
     try:
         publish_bundle(bundle.path, stage.repository, model_name=MODEL)
-    except PublishRefused as error:
+    except NotProven as error:
         stage.say.refused(str(error))
     else:
         raise StoryFailed("a model with a changed weight was published")
-    worst = certificate.worst()
+    worst = max(certificate.figures, key=lambda figure: figure.max_abs_diff)
     stage.result["refused"] = {
         "output": worst.output,
         "max_abs_diff": worst.max_abs_diff,
@@ -156,7 +161,7 @@ def _refuse_a_broken_model(stage: Stage, *, width: int) -> None:
     }
 
 
-def _export_broken(stage: Stage, width: int) -> Any:
+def _export_broken(stage: Stage, width: int) -> Bundle:
     import torch
 
     from paritygate.converter.exporters import export_model
@@ -228,8 +233,7 @@ def _apply_weights(stage: Stage, percent: int) -> None:
         actor="quickstart",
         wait_s=10.0,
     )
-    if not applied.to_json()["ok"]:
-        raise StoryFailed(f"the gateway did not follow the rollout: {applied}")
+    _require_followed("rollout", applied)
     stage.say.good(f"rollout.yaml applied: version 1 {100 - percent} %, version 2 {percent} %")
 
 
@@ -322,20 +326,18 @@ def _require_none_failed(what: str, tally: Tally) -> None:
         raise StoryFailed(f"{what}: {tally.failed} of {tally.requests} requests failed ({tally.first_error})")
 
 
-def _require_followed(what: str, result: Any) -> None:
-    if not result.to_json()["ok"]:
-        raise StoryFailed(f"the gateway did not follow the {what}: {result}")
+def _require_followed(what: str, outcome: Outcome) -> None:
+    if not outcome.acknowledgement.ok or not outcome.acknowledgement.live:
+        raise StoryFailed(f"the gateway did not follow the {what}: {outcome.acknowledgement}")
 
 
 def _render_for_istio(stage: Stage) -> None:
     """Act 8: the same rollout as Istio manifests."""
     from paritygate.mesh.config import load_rollout
-    from paritygate.mesh.dialects import get_dialect
+    from paritygate.mesh.dialects import render_text
 
     stage.say.step("The same rollout for Istio")
-    dialect = get_dialect("istio")
-    rollout = load_rollout(stage.rollout_file)
-    text = yaml.safe_dump_all(dialect.render(rollout, dialect.target(rollout)), sort_keys=False)
+    text = render_text(load_rollout(stage.rollout_file), "istio")
     path = stage.folder / "istio.yaml"
     path.write_text(text, encoding="utf-8")
     stage.say.text(text)

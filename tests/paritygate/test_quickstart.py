@@ -83,7 +83,7 @@ def test_the_canary_splits_users_and_keeps_them(story: tuple[Path, dict[str, Any
     assert canary["weight_percent"] == 10
     assert canary["failed"] == 0
     assert canary["users_on_two_versions"] == 0
-    # 400 users at 10 %: the share of a fixed set of keys is fixed; 4.5 standard deviations of 1.5 points around it.
+    # 400 users at 10 %: a fixed set of keys has a fixed share; this is 4.5 deviations of 1.5 points around it.
     assert 3.0 < canary["share_percent"] < 17.0
     assert set(canary["by_version"]) == {"1", "2"}
     assert sum(figures["requests"] for figures in canary["by_version"].values()) == canary["requests"]
