@@ -1,4 +1,4 @@
-"""Keras, on any backend: variables of a distribution strategy are read locally, without the other workers."""
+"""Keras, on any backend, and `tf.Module`: variables of a distribution strategy are read locally, without the other workers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from paritygate.train_hooks.types import Rank
 
 
 class KerasHook(Hook):
-    """Models of `keras` and of `tf_keras`."""
+    """Models of `keras` and of `tf_keras`, and plain `tf.Module`s."""
 
     framework: ClassVar[str] = "keras"
 
     def owns(self, model: Any) -> bool:
-        """Whether it is a Keras model of either package."""
-        packages = [sys.modules.get(name) for name in ("keras", "tf_keras")]
-        return any(package is not None and isinstance(model, package.Model) for package in packages)
+        """Whether it is a Keras model of either package, or a `tf.Module`."""
+        kinds = (("keras", "Model"), ("tf_keras", "Model"), ("tensorflow", "Module"))
+        known = [(sys.modules[package], name) for package, name in kinds if package in sys.modules]
+        return any(isinstance(model, getattr(package, name)) for package, name in known)
 
     def rank(self) -> Rank:
         """What TF_CONFIG says, else what a torchrun-like starter says (Keras on another backend)."""
@@ -30,28 +31,31 @@ class KerasHook(Hook):
         """The model itself, or a copy outside the strategy that it was built in.
 
         Under MultiWorkerMirroredStrategy, a look at some variables (running means of batch normalisation) is an
-        all-reduce, which would wait for workers that have gone on.
+        all-reduce, which would wait for workers that have gone on. So the copy has those of worker 0.
         """
-        if not any(_is_distributed(variable) for variable in model.weights):
+        if not any(_is_distributed(variable) for variable in model.variables):
             return model
         return _copy_outside(model)
 
 
-def _backing(variable: Any) -> Any:
-    """TensorFlow's variable inside a Keras 3 variable; tf_keras hands out TensorFlow's own."""
-    return getattr(variable, "_value", variable)
-
-
 def _is_distributed(variable: Any) -> bool:
+    """Whether a distribution strategy holds one part of the variable on each device.
+
+    Asked of the variable itself first: any other look at it (hasattr, too) would read it, on all workers.
+    """
     tensorflow = sys.modules.get("tensorflow")
-    return tensorflow is not None and isinstance(_backing(variable), tensorflow.distribute.DistributedValues)
+    if tensorflow is None:
+        return False
+    values = tensorflow.distribute.DistributedValues
+    return isinstance(variable, values) or isinstance(getattr(variable, "_value", None), values)
 
 
 def _local_value(variable: Any) -> Any:
     """float[...] of one variable, as this worker's first device holds it."""
-    backing = _backing(variable)
     if not _is_distributed(variable):
-        return backing.numpy()
+        return variable.numpy()
+    distributed = sys.modules["tensorflow"].distribute.DistributedValues
+    backing = variable if isinstance(variable, distributed) else variable._value
     return backing.values[0].numpy()
 
 

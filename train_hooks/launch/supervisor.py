@@ -2,8 +2,8 @@
 
 Needs the standard library alone; `schedulers/local.py` starts it as `python -I -S supervisor.py`:
 
-- stdin: one line of JSON, the order (below); then a lifeline. `stop` asks for a polite end, `kill` for a quick one;
-  its end means that the launcher has died, however it died.
+- stdin: one line of JSON, the order (below), then a lifeline. `stop` asks for a polite end, `kill` for a quick
+  one; its end means that the launcher has died, however it died.
 - stdout: one JSON object a line, the events.
 
 It is a *subreaper*: a process whose parent dies is handed to it and not to init, so that everything a rank
