@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from paritygate.converter import errors
-from paritygate.converter.errors import ConverterError, EnvironmentFailure
+from paritygate.converter.errors import ConverterError
 
 PROTOCOL = 1
 """Sent with the first message; parent and child run the same code, so another number is a broken installation."""
 
 _TEXT_LIMIT = 4000
+
+_KNOWN_ERRORS: dict[str, type[Exception]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, ConverterError)
+} | {"ValueError": ValueError}
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,13 @@ def encode(kind: str, **fields: Any) -> bytes:
     return json.dumps({"protocol": PROTOCOL, "kind": kind, **fields}).encode() + b"\n"
 
 
-def encode_error(error: ConverterError) -> bytes:
-    """An error of ours as a message, with the facts that it holds as attributes."""
+def encode_error(error: ConverterError | ValueError) -> bytes:
+    """An error as a message, with the facts that it holds as attributes.
+
+    A subclass that `errors.py` does not know goes as the nearest class that it does.
+    """
     facts = {name: value for name, value in vars(error).items() if _is_plain(value)}
-    return encode("error", error=type(error).__name__, message=_cut(str(error)), facts=facts)
+    return encode("error", error=_known_class(error), message=_cut(str(error)), facts=facts)
 
 
 class Conversation:
@@ -58,46 +67,49 @@ class Conversation:
 
     def __init__(self, on_event: OnEvent) -> None:
         self.result: dict[str, Any] | None = None
-        self.error: ConverterError | None = None
+        self.error: Exception | None = None
         self.fault = ""
         self._on_event = on_event
 
     def hear(self, line: bytes) -> None:
-        """Take one line from the child."""
+        """Take one line from the child; after a fault nothing more is heard."""
         if self.fault:
             return
         try:
-            message = json.loads(line)
-            self._take(message)
+            event = self._take(json.loads(line))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            self.fault = f"{type(error).__name__} in {_cut(line.decode('utf-8', 'replace'), 200)!r}"
+            self.fault = f"{type(error).__name__}: {error} in {_cut(line.decode('utf-8', 'replace'), 200)!r}"
+        else:
+            if event is not None:
+                self._on_event(event)
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _take(self, message: dict[str, Any]) -> Event | None:
         if message["protocol"] != PROTOCOL:
-            raise ValueError(message["protocol"])
+            raise ValueError("another protocol")
         if self.result is not None or self.error is not None:
             raise ValueError("a message after the last one")
-        kind = message["kind"]
-        if kind in ("progress", "warning"):
-            self._on_event(Event(kind, str(message["message"])))
-        elif kind == "result":
-            self.result = {str(name): value for name, value in message.items()}
-        elif kind == "error":
-            self.error = _rebuild(str(message["error"]), str(message["message"]), dict(message["facts"]))
-        else:
-            raise ValueError(kind)
+        match message["kind"]:
+            case "progress" | "warning" as kind:
+                return Event(kind, str(message["message"]))
+            case "result":
+                self.result = dict(message)
+            case "error":
+                self.error = _rebuild(message["error"], str(message["message"]), dict(message["facts"]))
+            case kind:
+                raise ValueError(f"unknown kind {kind!r}")
+        return None
 
 
-def _rebuild(name: str, message: str, facts: dict[str, Any]) -> ConverterError:
-    kind = getattr(errors, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, ConverterError)):
-        kind = EnvironmentFailure
-    error = kind.__new__(kind, message)
+def _rebuild(name: str, message: str, facts: dict[str, Any]) -> Exception:
+    kind = _KNOWN_ERRORS[name]
+    error = kind.__new__(kind)
     error.args = (message,)
     vars(error).update(facts)
-    if isinstance(error, EnvironmentFailure):
-        vars(error).setdefault("detail", "")
     return error
+
+
+def _known_class(error: ConverterError | ValueError) -> str:
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KNOWN_ERRORS)
 
 
 def _is_plain(value: Any) -> bool:

@@ -7,7 +7,8 @@ import os
 import platform
 import sys
 import sysconfig
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from paritygate.converter.errors import EnvironmentFailure
@@ -23,12 +24,15 @@ class EnvironmentSpec:
     Attributes:
         name: The environment's name, and that of its requirements file.
         exporters: The exporters (keys of `EXPORTERS`) that run in it.
-        modules: What is imported once after the installation; a wheel that cannot start here fails then.
+        modules: What its exporters import; also imported once after the installation, so that a wheel that
+            cannot start on this machine fails then.
+        variables: Environment variables of every process that runs in it.
     """
 
     name: str
     exporters: tuple[str, ...]
     modules: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def requirements(self) -> Path:
@@ -49,8 +53,15 @@ class EnvironmentSpec:
 
 
 SPECS: dict[str, EnvironmentSpec] = {
-    "tensorflow": EnvironmentSpec("tensorflow", ("keras",), ("tensorflow", "keras", "tf2onnx")),
-    "sklearn": EnvironmentSpec("sklearn", ("sklearn",), ("sklearn", "skl2onnx", "joblib", "pandas")),
+    "tensorflow": EnvironmentSpec(
+        name="tensorflow",
+        exporters=("keras",),
+        modules=("tensorflow", "keras", "tf2onnx"),
+        variables={"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
+    ),
+    "sklearn": EnvironmentSpec(
+        name="sklearn", exporters=("sklearn",), modules=("sklearn", "skl2onnx", "joblib", "pandas")
+    ),
 }
 """The environments by name; a new one is a line here and a file in `requirements/`."""
 

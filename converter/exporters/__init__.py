@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paritygate.converter.checkpoints.factories import build, is_factory
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import SourceError
 from paritygate.converter.types import Feeds
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 EXPORTERS: dict[str, str] = {
     "pytorch": "paritygate.converter.exporters.pytorch:PyTorchExporter",
+    "keras": "paritygate.converter.exporters.keras:KerasExporter",
+    "sklearn": "paritygate.converter.exporters.sk:SklearnExporter",
 }
 """Name of a framework -> `module:class` of its exporter."""
 
@@ -40,19 +43,19 @@ def get_exporter(name: str) -> Exporter:
 
 
 def detect(source: Any) -> str:
-    """The framework that a source belongs to, told from its type, its file name or a registered exporter.
+    """The framework that a source belongs to, told from its type or its file name.
+
+    A `module:function` is built and told from what it gives, since its name says nothing.
 
     Raises:
-        SourceError: If no exporter, or more than one, says that the source is its own.
+        SourceError: If no exporter, or more than one, says that the source is its own, or a factory cannot be built.
     """
     claims = [name for name in EXPORTERS if get_exporter(name).recognises(source)]
+    if not claims and is_factory(source):
+        return detect(build(source).model)
     if len(claims) == 1:
         return claims[0]
-    shown = (
-        source
-        if isinstance(source, str | Path)
-        else f"a {type(source).__module__}.{type(source).__qualname__}"
-    )
+    shown = source if isinstance(source, str | Path) else f"a {type(source).__module__}.{type(source).__qualname__}"
     said = f"{claims} all read it" if claims else "no exporter knows it"
     raise SourceError(
         f"cannot tell the framework of {shown}: {said}. Name it (framework=, or --framework), "
@@ -73,6 +76,7 @@ def export_model(
     opset: int = 18,
     trust: bool = False,
     factory: str | None = None,
+    weights: str | None = None,
     samples: Iterable[Feeds] | None = None,
     include_samples: bool = False,
     integer_ranges: Mapping[str, tuple[int, int]] | None = None,
@@ -93,6 +97,7 @@ def export_model(
         opset: Version of the default operator set.
         trust: Whether files that can run code may be opened.
         factory: `module:function` that builds the network for a weights file.
+        weights: The entry of a training checkpoint that holds the weights, see `ExportConfig.weights`.
         samples: The user's own inputs; kept out of the bundle unless `include_samples`.
         include_samples: Whether the samples are sealed into the bundle as probes.
         integer_ranges: Smallest and largest value of integer inputs, by name.
@@ -117,6 +122,7 @@ def export_model(
         opset=opset,
         trust=trust,
         factory=factory,
+        weights=weights,
         samples=tuple(samples or ()),
         include_samples=include_samples,
         integer_ranges=dict(integer_ranges or {}),

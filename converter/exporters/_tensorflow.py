@@ -189,14 +189,22 @@ def _all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 def _heard_errors() -> Iterator[list[logging.LogRecord]]:
     """Collect what tf2onnx logs as an error: it goes on after one and gives a graph that nothing can run."""
     heard: list[logging.LogRecord] = []
-    handler = logging.Handler(logging.ERROR)
-    handler.emit = heard.append  # type: ignore[method-assign]
+    handler = _Collector(heard)
     logger = logging.getLogger("tf2onnx")
     logger.addHandler(handler)
     try:
         yield heard
     finally:
         logger.removeHandler(handler)
+
+
+class _Collector(logging.Handler):
+    def __init__(self, heard: list[logging.LogRecord]) -> None:
+        super().__init__(logging.ERROR)
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._heard.append(record)
 
 
 def _raise_heard(heard: Sequence[logging.LogRecord], opset: int) -> None:
@@ -280,10 +288,10 @@ def name_outputs(
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    k = 1
-    candidate = name
+    candidate, k = name, 1
     while candidate in taken:
-        candidate, k = f"{name}_{k}", k + 1
+        k += 1
+        candidate = f"{name}_{k}"
     return candidate
 
 
