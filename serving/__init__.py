@@ -1,1 +1,1 @@
-"""paritygate.serving."""
+"""One inference path, many protocols in front, proven versions behind; and the publisher that feeds it."""

@@ -1,0 +1,228 @@
+"""Wiring: settings to models to data plane to facades, and the order in which a gateway starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paritygate.serving.config import Settings
+
+if TYPE_CHECKING:
+    from paritygate.mesh.state import StateStore
+    from paritygate.serving.dataplane import DataPlane
+    from paritygate.serving.facades.base import Facade
+
+log = logging.getLogger("paritygate.serving")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports that are really listened on."""
+
+    http: int
+    grpc: int
+    metrics: int
+    admin: int
+
+
+def serve(settings: Settings, *, say: Callable[[str], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; blocks.
+
+    Args:
+        settings: Everything there is to set.
+        say: Takes the one line that is said when requests are answered, and the one that says why they are not;
+            standard output and error by default.
+
+    Returns:
+        The exit code: 0 after an orderly end, 1 if the gateway could not start.
+    """
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    # Its warnings repeat what the client is told already.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    from paritygate.converter.errors import ConverterError
+    from paritygate.mesh.errors import MeshError
+    from paritygate.serving.errors import ServingError
+    from paritygate.serving.publish.errors import PublishError
+
+    try:
+        return _run(Gateway(settings, say or _to_stdout))
+    except (OSError, ServingError, ConverterError, PublishError, MeshError) as error:
+        (say or _to_stderr)(f"paritygate serve: {error}")
+        return 1
+
+
+def _run(gateway: Gateway) -> int:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(gateway.run())
+    return int(uvloop.run(gateway.run()))
+
+
+def _to_stdout(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+class Gateway:
+    """One gateway process, from taking its ports to letting them go."""
+
+    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._say = say
+        self._stop = asyncio.Event()
+        self._background: list[asyncio.Task[None]] = []
+
+    async def run(self) -> int:
+        """Start, serve until told to stop, drain, stop; gives the exit code."""
+        from paritygate.converter.runtime.onnxruntime import check_installation
+        from paritygate.serving.dataplane import DataPlane
+        from paritygate.serving.models import Models
+        from paritygate.serving.placement import Runner
+        from paritygate.serving.repository_view import RepositoryView
+        from paritygate.serving.rollouts import Rollouts
+
+        check_installation()
+        settings = self._settings
+        self._listen_to_signals()
+        models = Models(settings, RepositoryView(settings.repository))
+        rollouts = Rollouts(_store(settings.rollouts_dir), models, settings)
+        models.keep_what_rollouts_name(rollouts.named)
+        runner = Runner(threads=settings.inference_threads, max_queue=settings.max_queue)
+        dataplane = DataPlane(settings, models, rollouts, runner)
+        facades, ports = self._bind(dataplane)
+        try:
+            await self._start(dataplane, facades, ports)
+            await self._stop.wait()
+            await self._drain(dataplane, facades)
+        finally:
+            for task in self._background:
+                task.cancel()
+            await rollouts.withdraw()
+            for facade in facades.values():
+                await facade.stop(0)
+            await models.close()
+            runner.close()
+        return 0
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+
+    def _bind(self, dataplane: DataPlane) -> tuple[dict[str, Facade], Ports]:
+        """Take every port before anything slow happens."""
+        from paritygate.serving.facades import get_facade
+
+        settings = self._settings
+        wanted = {
+            "v2_rest": (settings.host, settings.http_port),
+            "v2_grpc": (settings.host, settings.grpc_port),
+            "metrics": (settings.host, settings.metrics_port),
+            "admin": ("127.0.0.1", settings.admin_port),
+        }
+        facades = {name: get_facade(name)(dataplane) for name in wanted}
+        bound = {name: facades[name].bind(*address) for name, address in wanted.items()}
+        return facades, Ports(bound["v2_rest"], bound["v2_grpc"], bound["metrics"], bound["admin"])
+
+    async def _start(self, dataplane: DataPlane, facades: dict[str, Facade], ports: Ports) -> None:
+        """Answer health at once, load, then say that requests are answered."""
+        for facade in facades.values():
+            await facade.start()
+        loading = asyncio.ensure_future(self._load(dataplane))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not loading.done():
+            loading.cancel()
+            return
+        loading.result()
+        self._announce(dataplane, ports)
+
+    async def _load(self, dataplane: DataPlane) -> None:
+        await dataplane.models.start()
+        await dataplane.rollouts.look()
+        self._in_background(dataplane.rollouts.follow())
+        if not dataplane.models.explicit:
+            self._in_background(dataplane.models.poll_forever())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(_tell_of_death)
+        self._background.append(task)
+
+    def _announce(self, dataplane: DataPlane, ports: Ports) -> None:
+        if self._settings.ready_file is not None:
+            _write_ready_file(self._settings.ready_file, ports)
+        self._say(ready_line(self._settings, dataplane, ports))
+
+    async def _drain(self, dataplane: DataPlane, facades: dict[str, Facade]) -> None:
+        """Not ready, then no new requests, then no open ones, then no ports."""
+        settings = self._settings
+        log.info("told to stop: %d requests in flight", dataplane.inflight)
+        dataplane.begin_exit()
+        await asyncio.sleep(settings.drain_delay_s)
+        dataplane.refuse_new()
+        if not await dataplane.wait_idle(settings.drain_timeout_s):
+            log.warning(
+                "%d requests did not finish within %g s", dataplane.inflight, settings.drain_timeout_s
+            )
+        # The answers that were just made are still to be written.
+        await asyncio.gather(*(facade.stop(1.0) for facade in facades.values()))
+
+
+def _store(directory: Path | None) -> StateStore | None:
+    if directory is None:
+        return None
+    from paritygate.mesh.state import FileStateStore
+
+    return FileStateStore(directory)
+
+
+def _tell_of_death(task: asyncio.Task[None]) -> None:
+    """A background task ends only with the process; if one dies, the log must say so."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("a background task ended: %r", task.exception(), exc_info=task.exception())
+
+
+def _write_ready_file(path: Path, ports: Ports) -> None:
+    text = json.dumps(
+        {
+            "pid": os.getpid(),
+            "http": ports.http,
+            "grpc": ports.grpc,
+            "metrics": ports.metrics,
+            "admin": ports.admin,
+        }
+    )
+    # Whoever waits for the file must never read half of it.
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def ready_line(settings: Settings, dataplane: DataPlane, ports: Ports) -> str:
+    """The one line that says where requests are answered, and which models are not."""
+    models = dataplane.models.all()
+    silent = [model.name for model in models if not dataplane.model_ready(model.name)]
+    served = len(models) - len(silent)
+    line = (
+        f"paritygate serves {served} model{'' if served == 1 else 's'} of {settings.repository}: "
+        f"http://{settings.host}:{ports.http} grpc://{settings.host}:{ports.grpc} "
+        f"metrics http://{settings.host}:{ports.metrics}/metrics admin http://127.0.0.1:{ports.admin}"
+    )
+    return f"{line}; not ready: {', '.join(silent)} (see the repository index)" if silent else line

@@ -1,0 +1,91 @@
+"""The interface of a backend: one loaded version that turns feeds into outputs."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paritygate.converter.bundle import Bundle
+from paritygate.converter.parity.report import Attestation, Certificate
+from paritygate.converter.types import Array, Feeds, Signature
+from paritygate.serving.errors import InferenceFailed
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What a backend opens.
+
+    Attributes:
+        model: The verified bytes of a bundle's model, or the path of a file that nobody has verified.
+        external_data: The verified bytes of the files beside the model, by the name the model calls them.
+        intra_op_threads: Threads inside one run; 0 leaves it to the runtime.
+    """
+
+    model: bytes | Path
+    external_data: Mapping[str, bytes] = field(default_factory=dict)
+    intra_op_threads: int = 1
+
+
+class Backend(abc.ABC):
+    """One loaded version of one model.
+
+    `infer` is called from several threads at once. Implementers fill `open`, `signature`, `runtime`, `run`,
+    `attest` and `close`; the checks around a run are written here once.
+    """
+
+    @classmethod
+    @abc.abstractmethod
+    def open(cls, source: ModelSource) -> Backend:
+        """Load a version.
+
+        Raises:
+            ConverterError: If the model cannot be opened as it is.
+        """
+
+    @property
+    @abc.abstractmethod
+    def signature(self) -> Signature:
+        """The graph's own signature, as the runtime reports it."""
+
+    @property
+    @abc.abstractmethod
+    def runtime(self) -> str:
+        """Name and version of what computes, for the log."""
+
+    @abc.abstractmethod
+    def run(self, feeds: Feeds, outputs: Sequence[str]) -> dict[str, Array]:
+        """Compute `outputs` from `feeds`; whatever it raises becomes `InferenceFailed`."""
+
+    @abc.abstractmethod
+    def attest(self, bundle: Bundle, certificate: Certificate) -> Attestation:
+        """Run the sealed probes through what will answer, and compare with the certificate's tolerances."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of everything the version holds; called once, when no run is under way."""
+
+    def infer(self, feeds: Feeds, outputs: Sequence[str]) -> list[Array]:
+        """The wanted outputs, in the order they were asked for.
+
+        Args:
+            feeds: Checked tensors by input name.
+            outputs: Names of outputs that the model has.
+
+        Raises:
+            InferenceFailed: If the runtime refuses or fails, or leaves an output out.
+        """
+        try:
+            results = self.run(feeds, outputs)
+        except Exception as error:
+            raise InferenceFailed(f"the model failed while it computed: {_first_line(error)}") from error
+        missing = [name for name in outputs if name not in results]
+        if missing:
+            raise InferenceFailed(f"the model gave no output '{missing[0]}'.")
+        return [results[name] for name in outputs]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:500] if lines else type(error).__name__

@@ -1,0 +1,400 @@
+"""What every facade calls and nothing else does: health, metadata, statistics, inference, the repository.
+
+Nothing here knows HTTP or protobuf, and no facade decides anything: that is why REST and gRPC cannot disagree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter, OrderedDict
+from functools import partial
+from typing import Any
+
+from paritygate import __version__
+from paritygate.converter.types import Array
+from paritygate.serving.classification import best_classes
+from paritygate.serving.config import Settings
+from paritygate.serving.errors import InferenceFailed, InvalidArgument, NotFound, ServingError, Unavailable
+from paritygate.serving.models import Model, Models, Version
+from paritygate.serving.placement import Runner
+from paritygate.serving.rollouts import Rollouts
+from paritygate.serving.statistics import Timings
+from paritygate.serving.triton_view import filled_config
+from paritygate.serving.types import (
+    IndexEntry,
+    InferRequest,
+    InferResponse,
+    InferTensor,
+    ModelMetadata,
+    Parameter,
+    RequestedOutput,
+    Route,
+    ServerMetadata,
+)
+from paritygate.serving.validation import as_clients_see_it, check_parameters, check_request
+
+PLATFORM = "onnxruntime_onnx"
+
+EXTENSIONS = (
+    "classification",
+    "model_repository",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+"""Only what is really there: clients decide by this list what to call. Source: PROTOCOL 3.1."""
+
+LOAD_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
+"""Triton's own text, which clients look for. Source: REALPARTS 1.3."""
+
+_VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
+_MAX_PINNED_SEQUENCES = 65_536
+
+
+class DataPlane:
+    """The one inference path, and everything a client may ask beside it."""
+
+    def __init__(self, settings: Settings, models: Models, rollouts: Rollouts, runner: Runner) -> None:
+        self.settings = settings
+        self.models = models
+        self.rollouts = rollouts
+        self.runner = runner
+        self._refusing = False
+        self._exiting = False
+        self._inflight = 0
+        self._sequences: OrderedDict[tuple[str, Parameter], Route] = OrderedDict()
+        self._on_idle: list[asyncio.Event] = []
+        self.unroutable: Counter[str] = Counter()
+
+    # --- health -------------------------------------------------------------------------------------------------
+
+    def live(self) -> bool:
+        """Whether the process answers; stays true while models load, false once it is told to stop."""
+        return not self._exiting
+
+    def ready(self) -> bool:
+        """Whether every known model answers a request that names no version.
+
+        A version that could not be loaded does not count as long as its model answers: a bad publish must not take
+        a good gateway out of the load balancer.
+        """
+        if self._exiting or not self.models.started:
+            return False
+        return all(self._answers(model) for model in self.models.all() if not model.unloaded)
+
+    def _answers(self, model: Model) -> bool:
+        named = self.rollouts.named(model.name)
+        if named:
+            return named <= model.live.keys()
+        try:
+            return model.default_version(self.settings.default_version) in model.live
+        except NotFound:
+            return False
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model, or one version of it, answers; an unknown one does not."""
+        if self._exiting:
+            return False
+        try:
+            model = self.models.get(name)
+            return int(check_version(version)) in model.live if version else self._answers(model)
+        except (NotFound, Unavailable):
+            return False
+
+    # --- draining -----------------------------------------------------------------------------------------------
+
+    @property
+    def exiting(self) -> bool:
+        """Whether the process was told to stop."""
+        return self._exiting
+
+    @property
+    def inflight(self) -> int:
+        """Inference requests that are not answered yet."""
+        return self._inflight
+
+    def begin_exit(self) -> None:
+        """Be neither live nor ready any more; requests are still answered."""
+        self._exiting = True
+
+    def refuse_new(self) -> None:
+        """Refuse new requests from now on; those in flight finish."""
+        self._refusing = True
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no request is in flight; False if there still is one after `timeout_s`."""
+        if self._inflight == 0:
+            return True
+        idle = asyncio.Event()
+        self._on_idle.append(idle)
+        try:
+            await asyncio.wait_for(idle.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def _check_open(self) -> None:
+        if self._refusing:
+            raise Unavailable(
+                "the gateway is shutting down and takes no new requests; send it to another one."
+            )
+
+    # --- metadata -----------------------------------------------------------------------------------------------
+
+    def server_metadata(self) -> ServerMetadata:
+        """Name, version and extensions."""
+        return ServerMetadata("paritygate", __version__, EXTENSIONS)
+
+    def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
+        """Inputs, outputs and versions of a model.
+
+        Raises:
+            NotFound: If there is no such model or version.
+            Unavailable: If it does not answer now.
+        """
+        model, chosen = self._look_up(name, version)
+        rules = chosen.rules
+        return ModelMetadata(
+            model.name,
+            tuple(sorted(model.live)),
+            PLATFORM,
+            tuple(rule.metadata() for rule in rules.inputs.values()),
+            tuple(rule.metadata() for rule in rules.outputs.values()),
+        )
+
+    def max_batch_size(self, name: str, version: str = "") -> int:
+        """The model's largest batch; 0 where shapes have no batch dimension of their own.
+
+        Raises:
+            NotFound: If there is no such model or version.
+        """
+        return self._look_up(name, version)[1].rules.max_batch_size
+
+    def model_config(self, name: str, version: str = "") -> Any:
+        """The model's config as an `inference.ModelConfig` message, filled in as Triton fills it.
+
+        Raises:
+            NotFound: If there is no such model or version.
+            Unavailable: If it does not answer now.
+        """
+        model, chosen = self._look_up(name, version)
+        assert model.config is not None  # a live version was loaded with one
+        return filled_config(model.config, chosen.rules)
+
+    def statistics(self, name: str = "", version: str = "") -> list[tuple[Model, Version]]:
+        """The versions whose counters are asked for: one, those of a model, or all.
+
+        Raises:
+            NotFound: If there is no such model or version.
+        """
+        if not name:
+            return [(m, m.live[v]) for m in self.models.all() for v in sorted(m.live)]
+        model = self.models.get(name)
+        if version:
+            return [(model, model.version(int(check_version(version))))]
+        if not model.live:
+            raise NotFound(f"Request for unknown model: '{name}' has no available versions{model.why()}")
+        return [(model, model.live[v]) for v in sorted(model.live)]
+
+    def _look_up(self, name: str, version: str) -> tuple[Model, Version]:
+        """The version that stands for a model in metadata and configuration calls."""
+        if self._exiting:
+            raise Unavailable("the gateway is shutting down; ask another one.")
+        model = self.models.get(name)
+        if version:
+            return model, model.version(int(check_version(version)))
+        stable = self.rollouts.stable(name)
+        number = stable if stable is not None else model.default_version(self.settings.default_version)
+        return model, model.version(number)
+
+    # --- inference ----------------------------------------------------------------------------------------------
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Answer one request.
+
+        Raises:
+            InvalidArgument: If the request does not fit the model.
+            NotFound: If there is no such model or version.
+            Unavailable: If it does not answer now.
+            InferenceFailed: If the runtime fails.
+        """
+        began_ns = time.perf_counter_ns()
+        try:
+            self._check_open()
+            check_parameters(request.parameters)
+            version, route = self._choose(request)
+        except ServingError as error:
+            self.unroutable[error.kind.value] += 1
+            raise
+        self._inflight += 1
+        try:
+            with version:
+                version.statistics.routed(route.rule)
+                return await self._counted(version, route, request, began_ns)
+        finally:
+            self._inflight -= 1
+            if not self._inflight:
+                self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        while self._on_idle:
+            self._on_idle.pop().set()
+
+    async def _counted(
+        self, version: Version, route: Route, request: InferRequest, began_ns: int
+    ) -> InferResponse:
+        try:
+            return await self._answer(version, route, request, began_ns)
+        except asyncio.CancelledError:
+            version.statistics.failed("CANCELED", time.perf_counter_ns() - began_ns)
+            raise
+        except ServingError as error:
+            version.statistics.failed(_failure_reason(error), time.perf_counter_ns() - began_ns)
+            error.answered_by = (route, version.provenance)
+            raise
+
+    async def _answer(
+        self, version: Version, route: Route, request: InferRequest, began_ns: int
+    ) -> InferResponse:
+        checked = check_request(version.rules, request)
+        checked_ns = time.perf_counter_ns()
+        names = [output.name for output in checked.outputs]
+        work = partial(version.backend.infer, checked.feeds, names)
+        timed = await self.runner.run(version.times, checked.size_bytes, work)
+        self._check_size(timed.result)
+        outputs = [
+            _output(version, output, array)
+            for output, array in zip(checked.outputs, timed.result, strict=True)
+        ]
+        timings = Timings(
+            queue=timed.started_ns - checked_ns,
+            compute_input=checked_ns - began_ns,
+            compute_infer=timed.ended_ns - timed.started_ns,
+            compute_output=time.perf_counter_ns() - timed.ended_ns,
+        )
+        version.statistics.succeeded(checked.batch_size, timings)
+        return InferResponse(
+            request.model_name, version.number, outputs, route, version.provenance, request.id
+        )
+
+    def _check_size(self, arrays: list[Array]) -> None:
+        size = sum(array.nbytes for array in arrays)
+        if size > self.settings.max_response_bytes:
+            raise InvalidArgument(
+                f"the answer has {size} bytes, more than the {self.settings.max_response_bytes} that one answer "
+                "may have; ask for fewer outputs or send a smaller batch."
+            )
+
+    def _choose(self, request: InferRequest) -> tuple[Version, Route]:
+        """The version that answers; nothing is awaited between here and its use, so it cannot go away."""
+        model = self.models.get(request.model_name)
+        if request.model_version:
+            number = int(check_version(request.model_version))
+            return model.version(number), Route(number, "named")
+        route = self._pinned(request) or self._route(model, request)
+        return model.version(route.version), route
+
+    def _route(self, model: Model, request: InferRequest) -> Route:
+        route = self.rollouts.route(request)
+        if route is None:
+            policy = self.settings.default_version
+            route = Route(model.default_version(policy), "latest" if policy == "latest" else "default")
+        self._pin(request, route)
+        return route
+
+    def _pinned(self, request: InferRequest) -> Route | None:
+        """The version that a stream or sequence was given, unless it is gone."""
+        route = request.stream.routes.get(request.model_name) if request.stream is not None else None
+        sequence = request.parameters.get("sequence_id")
+        if route is None and sequence and not request.parameters.get("sequence_start"):
+            route = self._sequences.get((request.model_name, sequence))
+        if route is None or route.version not in self.models.get(request.model_name).live:
+            return None
+        if sequence and request.parameters.get("sequence_end"):
+            self._sequences.pop((request.model_name, sequence), None)
+        return route
+
+    def _pin(self, request: InferRequest, route: Route) -> None:
+        """Have a stream or sequence keep its version (DESIGN 3.5); of very many the oldest is forgotten."""
+        if request.stream is not None:
+            request.stream.routes[request.model_name] = route
+        sequence = request.parameters.get("sequence_id")
+        if sequence and not request.parameters.get("sequence_end"):
+            self._sequences[request.model_name, sequence] = route
+            if len(self._sequences) > _MAX_PINNED_SEQUENCES:
+                self._sequences.popitem(last=False)
+
+    # --- repository ---------------------------------------------------------------------------------------------
+
+    async def repository_index(self, *, ready_only: bool = False) -> list[IndexEntry]:
+        """Every known model and version, and why it is in its state."""
+        entries = self.models.index()
+        if self.models.explicit:
+            entries += [IndexEntry(name, "", "", "") for name in await self.models.unregistered()]
+            entries.sort(key=lambda entry: entry.name)
+        return [entry for entry in entries if entry.state == "READY"] if ready_only else entries
+
+    async def load(self, name: str, *, admin: bool = False) -> None:
+        """Load a model as the repository has it now; returns when it is ready.
+
+        Raises:
+            Unavailable: If this is not the admin port and the mode is not explicit.
+            LoadFailed: If it cannot be loaded; what was live stays live.
+        """
+        self._check_control(admin=admin)
+        await self.models.load(name)
+        await self.rollouts.look()
+
+    async def unload(self, name: str, *, admin: bool = False) -> None:
+        """Take a model out of service; returns once it gets no further request.
+
+        Raises:
+            Unavailable: If this is not the admin port and the mode is not explicit.
+        """
+        self._check_control(admin=admin)
+        await self.models.unload(name)
+
+    def _check_control(self, *, admin: bool) -> None:
+        if self._exiting:
+            raise Unavailable("the gateway is shutting down; nothing is loaded or unloaded any more.")
+        if not admin and not self.models.explicit:
+            raise Unavailable(LOAD_REFUSED)
+
+
+def check_version(text: str) -> str:
+    """The version in a request, if it can be one.
+
+    Raises:
+        InvalidArgument: If it is not a whole number without sign or leading zeros.
+    """
+    if not _VERSION.fullmatch(text):
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{text[:40]}'; expected a whole number."
+        )
+    return text
+
+
+def _output(version: Version, wanted: RequestedOutput, array: Array) -> InferTensor:
+    rules = version.rules
+    rule = rules.outputs[wanted.name]
+    try:
+        array = as_clients_see_it(rule, array)
+    except ValueError as error:
+        raise InferenceFailed(
+            f"output '{rule.name}' has shape {list(array.shape)}, not what its config says."
+        ) from error
+    tensor = InferTensor(rule.name, rule.datatype, array)
+    if wanted.classification:
+        batched = rules.max_batch_size > 0
+        return best_classes(tensor, wanted.classification, labels=rule.labels, batched=batched)
+    return tensor
+
+
+def _failure_reason(error: ServingError) -> str:
+    """The label of Triton's failure metric."""
+    if isinstance(error, Unavailable):
+        return "REJECTED"
+    return "BACKEND" if isinstance(error, InferenceFailed) else "OTHER"

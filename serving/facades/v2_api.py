@@ -1,0 +1,318 @@
+"""Everything of the v2 HTTP protocol but inference, as a FastAPI app that documents itself under `/docs`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from paritygate.serving.dataplane import DataPlane
+from paritygate.serving.errors import InvalidArgument, NotFound, ServingError, Unsupported
+from paritygate.serving.facades import v2_json, v2_rest
+from paritygate.serving.facades.bodies import Body, Budget, ClientGone
+from paritygate.serving.triton_view import message_to_json, statistics_to_json
+from paritygate.serving.types import TensorMetadata
+
+_DESCRIPTION = (
+    "The v2 inference protocol (KServe / Triton). Every answer to an inference names the version that gave it in "
+    "`x-pg-model-version`, why in `x-pg-rule`, and whether it is proven in `x-pg-proof`."
+)
+
+
+class ErrorBody(BaseModel):
+    """Every error, whatever its status."""
+
+    error: str
+
+
+class ServerMetadataBody(BaseModel):
+    """What the server is and which extensions it has."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadataBody(BaseModel):
+    """One input or output; -1 is a size that may vary."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadataBody(BaseModel):
+    """What a model takes and gives."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadataBody]
+    outputs: list[TensorMetadataBody]
+
+
+class IndexEntryBody(BaseModel):
+    """One line of the repository index."""
+
+    name: str
+    version: str | None = None
+    state: str | None = None
+    reason: str | None = None
+
+
+class InferTensorBody(BaseModel):
+    """One tensor: `data`, or bytes after the JSON whose number `parameters.binary_data_size` says."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any] | None = None
+    parameters: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+
+class InferRequestBody(BaseModel):
+    """An inference request."""
+
+    id: str | None = None
+    parameters: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    inputs: list[InferTensorBody]
+    outputs: list[dict[str, Any]] | None = None
+
+
+class InferResponseBody(BaseModel):
+    """An inference answer."""
+
+    id: str | None = None
+    model_name: str
+    model_version: str
+    outputs: list[InferTensorBody]
+
+
+def build_api(dataplane: DataPlane) -> FastAPI:
+    """The documented API in front of a data plane."""
+    api = new_api("paritygate", dataplane)
+    _add_health(api, dataplane)
+    _add_models(api, dataplane)
+    add_repository(api, dataplane, admin=False)
+    _document_inference(api)
+    return api
+
+
+def new_api(title: str, dataplane: DataPlane) -> FastAPI:
+    """An empty API whose errors all have the protocol's form."""
+    api = FastAPI(
+        title=title,
+        version=dataplane.server_metadata().version,
+        description=_DESCRIPTION,
+        redirect_slashes=False,
+        redoc_url=None,
+    )
+
+    async def on_http_error(_: Request, error: HTTPException) -> Response:
+        return Response(
+            v2_rest.error_body(str(error.detail)), error.status_code, error.headers, "application/json"
+        )
+
+    async def on_serving_error(_: Request, error: ServingError) -> Response:
+        return Response(v2_rest.error_body(str(error)), v2_rest.STATUS[error.kind], None, "application/json")
+
+    async def on_client_gone(_: Request, __: ClientGone) -> Response:
+        return Response(status_code=400)
+
+    async def on_error(_: Request, __: Exception) -> Response:
+        return Response(v2_rest.error_body(v2_rest.log_internal_error()), 500, None, "application/json")
+
+    handlers: dict[type[Exception], Callable[..., Awaitable[Response]]] = {
+        HTTPException: on_http_error,
+        ServingError: on_serving_error,
+        ClientGone: on_client_gone,
+    }
+    for kind, handler in handlers.items():
+        api.add_exception_handler(kind, handler)
+    api.middleware("http")(_catch_all(on_error))
+    return api
+
+
+def _catch_all(on_error: Callable[[Request, Exception], Awaitable[Response]]) -> Any:
+    async def middleware(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        try:
+            return await call_next(request)
+        except Exception as error:  # noqa: BLE001 - logged there with its traceback
+            return await on_error(request, error)
+
+    return middleware
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, None, "application/json")
+
+
+def _documented(
+    errors: Mapping[int, str], body: type[BaseModel] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: what a good answer looks like, and which errors there are."""
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"model": ErrorBody, "description": text} for status, text in errors.items()
+    }
+    if body is not None:
+        responses[200] = {"model": body}
+    return responses
+
+
+_UNKNOWN: Mapping[int, str] = {404: "No such model or version.", 503: "It is there, but does not answer now."}
+
+
+def _add_health(api: FastAPI, dataplane: DataPlane) -> None:
+    def health(name: str, *, good: bool) -> Response:
+        return _json({name: good}, 200 if good else 503 if dataplane.exiting else 400)
+
+    @api.get("/v2", tags=["server"], responses=_documented({}, ServerMetadataBody))
+    async def server_metadata() -> Response:
+        """Name, version and extensions of this server."""
+        metadata = dataplane.server_metadata()
+        return _json({"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions})
+
+    @api.get("/v2/health/live", tags=["health"], responses=_documented({503: "It was told to stop."}))
+    async def live() -> Response:
+        """Whether the process answers."""
+        return health("live", good=dataplane.live())
+
+    @api.get("/v2/health/ready", tags=["health"], responses=_documented({400: "A model does not answer."}))
+    async def ready() -> Response:
+        """Whether every model answers."""
+        return health("ready", good=dataplane.ready())
+
+    @api.get("/v2/models/{model}/ready", tags=["health"], responses=_documented({400: "It does not answer."}))
+    @api.get("/v2/models/{model}/versions/{version}/ready", tags=["health"], responses=_documented({}))
+    async def model_ready(model: str, version: str = "") -> Response:
+        """Whether a model, or one version of it, answers."""
+        if dataplane.model_ready(model, version):
+            return _json({"name": model, "ready": True})
+        return _json({"error": "Model version not ready"}, 503 if dataplane.exiting else 400)
+
+
+def _add_models(api: FastAPI, dataplane: DataPlane) -> None:
+    def tensors(specs: tuple[TensorMetadata, ...]) -> list[dict[str, Any]]:
+        return [{"name": s.name, "datatype": s.datatype, "shape": s.shape} for s in specs]
+
+    @api.get("/v2/models", tags=["models"])
+    async def models() -> Response:
+        """The names of all models."""
+        return _json({"models": [model.name for model in dataplane.models.all()]})
+
+    @api.get("/v2/models/stats", tags=["models"])
+    @api.get("/v2/models/{model}/stats", tags=["models"], responses=_documented(_UNKNOWN))
+    @api.get("/v2/models/{model}/versions/{version}/stats", tags=["models"], responses=_documented(_UNKNOWN))
+    async def statistics(model: str = "", version: str = "") -> Response:
+        """Counters of one version, of a model, or of all."""
+        counted = dataplane.statistics(model, version)
+        return _json({"model_stats": [statistics_to_json(m, v) for m, v in counted]})
+
+    @api.get("/v2/models/{model}/config", tags=["models"], responses=_documented(_UNKNOWN))
+    @api.get("/v2/models/{model}/versions/{version}/config", tags=["models"], responses=_documented(_UNKNOWN))
+    async def config(model: str, version: str = "") -> Response:
+        """The model's config.pbtxt as JSON, with the defaults filled in as Triton fills them."""
+        return _json(message_to_json(dataplane.model_config(model, version)))
+
+    described = _documented(_UNKNOWN, ModelMetadataBody)
+
+    @api.get("/v2/models/{model}", tags=["models"], responses=described)
+    @api.get("/v2/models/{model}/versions/{version}", tags=["models"], responses=described)
+    async def model_metadata(model: str, version: str = "") -> Response:
+        """What a model takes and gives."""
+        metadata = dataplane.model_metadata(model, version)
+        return _json(
+            {
+                "name": metadata.name,
+                "versions": [str(number) for number in metadata.versions],
+                "platform": metadata.platform,
+                "inputs": tensors(metadata.inputs),
+                "outputs": tensors(metadata.outputs),
+            }
+        )
+
+
+def add_repository(api: FastAPI, dataplane: DataPlane, *, admin: bool) -> None:
+    """The calls about the model repository; on the admin port load and unload are always open."""
+    budget = Budget(dataplane.settings.max_inflight_bytes)
+
+    async def json_body(request: Request) -> dict[str, Any]:
+        with Body(budget, dataplane.settings) as body:
+            text = await body.read(dict(request.headers.raw), request.receive)
+            document = v2_json.parse_json(text) if text.strip() else {}
+        if not isinstance(document, dict):
+            raise InvalidArgument("the request is not a JSON object.")
+        return document
+
+    @api.post(
+        "/v2/repository/index",
+        tags=["repository"],
+        responses=_documented({400: "The body is no such object."}),
+    )
+    async def index(request: Request) -> Response:
+        """Every known model and version, its state, and why. The body may hold `{"ready": true}`."""
+        ready = (await json_body(request)).get("ready", False)
+        if not isinstance(ready, bool):
+            raise InvalidArgument(f"'ready' is {str(ready)[:40]!r}; expected true or false.")
+        entries = await dataplane.repository_index(ready_only=ready)
+        return _json([entry_to_json(entry) for entry in entries])
+
+    refused = {
+        400: "It cannot be loaded; what was live stays live.",
+        503: "The mode forbids it on this port.",
+    }
+
+    @api.post("/v2/repository/models/{model}/load", tags=["repository"], responses=_documented(refused))
+    async def load(model: str, request: Request) -> Response:
+        """Load a model as the repository has it now; answers when it is ready."""
+        check_load_parameters((await json_body(request)).get("parameters"))
+        await dataplane.load(model, admin=admin)
+        return Response(status_code=200)
+
+    @api.post("/v2/repository/models/{model}/unload", tags=["repository"], responses=_documented(refused))
+    async def unload(model: str, request: Request) -> Response:
+        """Take a model out of service; requests in flight finish."""
+        await json_body(request)
+        await dataplane.unload(model, admin=admin)
+        return Response(status_code=200)
+
+
+def check_load_parameters(parameters: Any) -> None:
+    """Refuse what would serve bytes that nobody has proven.
+
+    Raises:
+        Unsupported: If a config or a file is sent with the load.
+        InvalidArgument: If a parameter is not known.
+    """
+    given = v2_json.decode_parameters(parameters, "the load request")
+    for key in given:
+        if key == "config" or key.startswith("file:"):
+            raise Unsupported(
+                f"load parameter '{key[:60]}' is not taken: files that come with a load are not proven. "
+                "Publish a version."
+            )
+        raise InvalidArgument(f"load parameter '{key[:60]}' is not known.")
+
+
+def entry_to_json(entry: Any) -> dict[str, str]:
+    """One line of the index; a model that nothing was loaded of has a name and no more."""
+    fields = {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+    return {key: value for key, value in fields.items() if value or (entry.state and key == "reason")}
+
+
+def _document_inference(api: FastAPI) -> None:
+    """Have the OpenAPI document name the inference paths, which are answered before this app is asked."""
+
+    async def never(model: str, body: InferRequestBody, version: str = "") -> Response:
+        """Answer one request; tensors as JSON or, with Inference-Header-Content-Length, as bytes."""
+        raise NotFound("inference is answered elsewhere")  # pragma: no cover - the dispatcher is in front
+
+    errors = {400: "The request does not fit the model.", 413: "The body is too large.", **_UNKNOWN}
+    for path in ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"):
+        responses = _documented(errors, InferResponseBody)
+        api.post(path, tags=["inference"], responses=responses, name="infer")(never)

@@ -1,0 +1,227 @@
+"""The v2 protocol over gRPC: `inference.GRPCInferenceService` and the standard health service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from paritygate.serving.dataplane import DataPlane
+from paritygate.serving.errors import InvalidArgument, Kind, ServingError
+from paritygate.serving.facades import v2_proto
+from paritygate.serving.facades.base import Facade, PortInUse
+from paritygate.serving.facades.grpc_health import HealthService
+from paritygate.serving.facades.v2_api import check_load_parameters
+from paritygate.serving.facades.v2_rest import log_internal_error
+from paritygate.serving.types import InferRequest, InferResponse, StreamPins, answer_facts
+
+CODES: Mapping[Kind, grpc.StatusCode] = {
+    Kind.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+    Kind.TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Kind.TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Kind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Kind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Kind.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
+    Kind.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+"""The gRPC status of each kind of error. Source: PROTOCOL 3.2."""
+
+SERVICE = "inference.GRPCInferenceService"
+RESERVED_PREFIX = "x-pg-"
+_MAX_SENT_BYTES = 2**31 - 1
+
+
+class GrpcFacade(Facade):
+    """gRPC on its own port."""
+
+    def __init__(self, dataplane: DataPlane) -> None:
+        super().__init__(dataplane)
+        self._server = grpc.aio.server(options=_options(dataplane.settings.max_body_bytes))
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(InferenceService(dataplane), self._server)
+        health = HealthService(dataplane.ready, services=frozenset({"", SERVICE}))
+        self._server.add_generic_rpc_handlers((health.handler(),))
+
+    def bind(self, host: str, port: int) -> int:
+        """Take the port."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = int(self._server.add_insecure_port(address))
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise PortInUse(
+                f"cannot listen on {host}:{port}: Address already in use or not this machine's. "
+                "Stop what listens there, or choose another port."
+            )
+        return bound
+
+    async def start(self) -> None:
+        """Answer requests."""
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop."""
+        await self._server.stop(grace_s)
+
+
+def _options(max_body_bytes: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", max_body_bytes),
+        ("grpc.max_send_message_length", _MAX_SENT_BYTES),
+        # Two servers on one port would each get some of the connections; we want the error.
+        ("grpc.so_reuseport", 0),
+        # Clients of Triton may ping without calls under way; the default would cut them off.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
+
+
+class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Unpacks a message, asks the data plane, packs the answer."""
+
+    def __init__(self, dataplane: DataPlane) -> None:
+        self._dataplane = dataplane
+        self._refuse_reserved = dataplane.settings.reserved_headers == "refuse"
+
+    async def ServerLive(self, _: Any, context: Any) -> Any:
+        """Whether the process answers."""
+        return pb.ServerLiveResponse(live=self._dataplane.live())
+
+    async def ServerReady(self, _: Any, context: Any) -> Any:
+        """Whether every model answers."""
+        return pb.ServerReadyResponse(ready=self._dataplane.ready())
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:
+        """Whether a model, or one version of it, answers."""
+        try:
+            return pb.ModelReadyResponse(ready=self._dataplane.model_ready(request.name, request.version))
+        except ServingError as error:
+            return await _abort(context, error)
+
+    async def ServerMetadata(self, _: Any, context: Any) -> Any:
+        """Name, version and extensions."""
+        metadata = self._dataplane.server_metadata()
+        return pb.ServerMetadataResponse(
+            name=metadata.name, version=metadata.version, extensions=metadata.extensions
+        )
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:
+        """What a model takes and gives."""
+        try:
+            metadata = self._dataplane.model_metadata(request.name, request.version)
+            return v2_proto.encode_model_metadata(metadata)
+        except ServingError as error:
+            return await _abort(context, error)
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:
+        """The model's config with the defaults filled in."""
+        try:
+            return pb.ModelConfigResponse(config=self._dataplane.model_config(request.name, request.version))
+        except ServingError as error:
+            return await _abort(context, error)
+
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:
+        """Counters of one version, of a model, or of all."""
+        try:
+            return v2_proto.encode_statistics(self._dataplane.statistics(request.name, request.version))
+        except ServingError as error:
+            return await _abort(context, error)
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        """Every known model and version, and why it is in its state."""
+        entries = await self._dataplane.repository_index(ready_only=request.ready)
+        message = pb.RepositoryIndexResponse()
+        for entry in entries:
+            message.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
+        return message
+
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
+        """Load a model as the repository has it now."""
+        try:
+            check_load_parameters(dict.fromkeys(request.parameters, ""))
+            await self._dataplane.load(request.model_name)
+        except ServingError as error:
+            return await _abort(context, error)
+        return pb.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+        """Take a model out of service."""
+        try:
+            await self._dataplane.unload(request.model_name)
+        except ServingError as error:
+            return await _abort(context, error)
+        return pb.RepositoryModelUnloadResponse()
+
+    async def ModelInfer(self, message: Any, context: Any) -> Any:
+        """Answer one request."""
+        try:
+            response = await self._infer(message, _metadata(context), None)
+            answer = v2_proto.encode_response(response)
+        except ServingError as error:
+            return await _abort(context, error)
+        except Exception:  # noqa: BLE001 - logged with its traceback
+            return await context.abort(grpc.StatusCode.INTERNAL, log_internal_error())
+        facts = tuple(response.facts())
+        context.set_trailing_metadata(facts)
+        await context.send_initial_metadata(facts)
+        return answer
+
+    async def ModelStreamInfer(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Answer the requests of a stream in their order; an error answers its request and the stream lives on."""
+        metadata = _metadata(context)
+        pins = StreamPins()
+        async for message in messages:
+            try:
+                response = await self._infer(message, metadata, pins)
+                yield pb.ModelStreamInferResponse(infer_response=v2_proto.encode_response(response))
+            except ServingError as error:
+                yield _stream_error(message, str(error))
+            except Exception:  # noqa: BLE001 - logged with its traceback
+                yield _stream_error(message, log_internal_error())
+
+    async def _infer(
+        self, message: Any, metadata: Iterable[tuple[str, Any]], pins: StreamPins | None
+    ) -> InferResponse:
+        if self._refuse_reserved:
+            _check_no_reserved(metadata)
+        request: InferRequest = v2_proto.decode_request(message)
+        request.headers = lambda: _facts(metadata)
+        request.stream = pins
+        return await self._dataplane.infer(request)
+
+
+def _metadata(context: Any) -> Iterable[tuple[str, Any]]:
+    return context.invocation_metadata() or ()
+
+
+def _check_no_reserved(metadata: Iterable[tuple[str, Any]]) -> None:
+    for key, _ in metadata:
+        if key.startswith(RESERVED_PREFIX):
+            raise InvalidArgument(
+                f"metadata '{key[:60]}' is reserved: x-pg-* entries are set by the gateway alone. Leave it out."
+            )
+
+
+def _facts(metadata: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """What a rollout may look at; binary entries are no headers."""
+    facts: dict[str, str] = {}
+    for key, value in metadata:
+        if isinstance(value, str) and not key.startswith(RESERVED_PREFIX):
+            facts[key] = f"{facts[key]},{value}" if key in facts else value
+    return facts
+
+
+def _stream_error(message: Any, text: str) -> Any:
+    response = pb.ModelStreamInferResponse(error_message=text)
+    response.infer_response.id = message.id
+    response.infer_response.model_name = message.model_name
+    return response
+
+
+async def _abort(context: Any, error: ServingError) -> Any:
+    facts = answer_facts(*error.answered_by) if error.answered_by is not None else []
+    return await context.abort(CODES[error.kind], str(error), tuple(facts))

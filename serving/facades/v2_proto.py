@@ -1,0 +1,179 @@
+"""Codec of the v2 gRPC messages.
+
+Source: PROTOCOL 3.11.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+
+from paritygate.converter.types import Array, DType
+from paritygate.serving.errors import InvalidArgument
+from paritygate.serving.facades import v2_binary
+from paritygate.serving.facades.v2_json import decode_classification
+from paritygate.serving.models import Model, Version
+from paritygate.serving.triton_view import statistics_to_json
+from paritygate.serving.types import (
+    DATATYPES,
+    InferRequest,
+    InferResponse,
+    InferTensor,
+    ModelMetadata,
+    Parameter,
+    RequestedOutput,
+)
+
+_CONTENTS: Mapping[DType, str] = {
+    DType.BOOL: "bool_contents",
+    DType.INT8: "int_contents",
+    DType.INT16: "int_contents",
+    DType.INT32: "int_contents",
+    DType.INT64: "int64_contents",
+    DType.UINT8: "uint_contents",
+    DType.UINT16: "uint_contents",
+    DType.UINT32: "uint_contents",
+    DType.UINT64: "uint64_contents",
+    DType.FLOAT32: "fp32_contents",
+    DType.FLOAT64: "fp64_contents",
+    DType.STRING: "bytes_contents",
+}
+"""The field of InferTensorContents for each type; FP16 and BF16 have none."""
+
+_ALL_CONTENTS = tuple(dict.fromkeys(_CONTENTS.values()))
+
+
+def decode_request(message: Any) -> InferRequest:
+    """The request in a ModelInferRequest.
+
+    Raises:
+        InvalidArgument: With one sentence about the first thing that does not fit.
+    """
+    raw = message.raw_input_contents
+    if raw and len(raw) != len(message.inputs):
+        raise InvalidArgument(
+            f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs; give one for each input."
+        )
+    inputs = [_decode_input(item, raw[index] if raw else None) for index, item in enumerate(message.inputs)]
+    return InferRequest(
+        message.model_name,
+        message.model_version,
+        inputs,
+        [_decode_output(item) for item in message.outputs],
+        message.id,
+        decode_parameters(message.parameters, "the request"),
+        protocol="grpc",
+    )
+
+
+def _decode_input(item: Any, raw: bytes | None) -> InferTensor:
+    name = item.name
+    dtype = v2_binary.dtype_of(name, item.datatype)
+    shape = v2_binary.shape_of(name, tuple(item.shape))
+    if item.parameters and "shared_memory_region" in item.parameters:
+        raise InvalidArgument(f"input '{name}' names a shared memory region; this gateway has none.")
+    if raw is None:
+        return InferTensor(name, item.datatype, _decode_contents(name, dtype, item, shape))
+    if item.HasField("contents"):
+        raise InvalidArgument(
+            f"contents field must not be specified when using raw_input_contents, but input '{name}' has both."
+        )
+    return InferTensor(
+        name, item.datatype, v2_binary.decode_raw(name, dtype, item.datatype, shape, memoryview(raw))
+    )
+
+
+def _decode_contents(name: str, dtype: DType, item: Any, shape: tuple[int, ...]) -> Array:
+    field = _CONTENTS.get(dtype)
+    if field is None:
+        raise InvalidArgument(f"input '{name}' is {item.datatype}, which only raw_input_contents can carry.")
+    for other in _ALL_CONTENTS:
+        if other != field and len(getattr(item.contents, other)):
+            raise InvalidArgument(
+                f"input '{name}' is {item.datatype} but has its values in {other}; put them in {field}."
+            )
+    values = getattr(item.contents, field)
+    count = v2_binary.num_elements(name, shape)
+    if len(values) != count:
+        raise InvalidArgument(
+            f"input '{name}' has {len(values)} elements in {field}; shape {list(shape)} takes {count}."
+        )
+    return _as_array(name, dtype, item.datatype, values).reshape(shape)
+
+
+def _as_array(name: str, dtype: DType, datatype: str, values: Any) -> Array:
+    if dtype is DType.STRING:
+        array = np.empty(len(values), dtype=object)
+        for index, octets in enumerate(values):
+            array[index] = v2_binary.decode_text(name, index, octets)
+        return array
+    if dtype.is_integer and len(values):
+        limits = np.iinfo(dtype.numpy)
+        for value in (min(values), max(values)):
+            if not limits.min <= value <= limits.max:
+                raise InvalidArgument(
+                    f"input '{name}' has {value}; {datatype} takes {limits.min} to {limits.max}."
+                )
+    return np.array(values, dtype=dtype.numpy)
+
+
+def _decode_output(item: Any) -> RequestedOutput:
+    if not item.parameters:
+        return RequestedOutput(item.name)
+    parameters = decode_parameters(item.parameters, f"output '{item.name}'")
+    if "shared_memory_region" in parameters:
+        raise InvalidArgument(f"output '{item.name}' names a shared memory region; this gateway has none.")
+    return RequestedOutput(
+        item.name, None, decode_classification(item.name, parameters.get("classification"))
+    )
+
+
+def decode_parameters(parameters: Any, owner: str) -> dict[str, Parameter]:
+    """A map of InferParameter as plain values.
+
+    Raises:
+        InvalidArgument: If one has no value.
+    """
+    decoded: dict[str, Parameter] = {}
+    for key, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if choice is None:
+            raise InvalidArgument(
+                f"parameter '{key}' of {owner} has no value; give a bool, number or string."
+            )
+        decoded[key] = getattr(parameter, choice)
+    return decoded
+
+
+def encode_response(response: InferResponse) -> Any:
+    """The ModelInferResponse of an answer; tensors always go as raw contents."""
+    message = pb.ModelInferResponse(
+        model_name=response.model_name, model_version=str(response.model_version), id=response.id
+    )
+    for tensor in response.outputs:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
+        message.raw_output_contents.append(v2_binary.encode_raw(DATATYPES[tensor.datatype], tensor.array))
+    return message
+
+
+def encode_model_metadata(metadata: ModelMetadata) -> Any:
+    """The ModelMetadataResponse of a model."""
+    message = pb.ModelMetadataResponse(
+        name=metadata.name, versions=[str(v) for v in metadata.versions], platform=metadata.platform
+    )
+    for target, specs in ((message.inputs, metadata.inputs), (message.outputs, metadata.outputs)):
+        for spec in specs:
+            target.add(name=spec.name, datatype=spec.datatype, shape=spec.shape)
+    return message
+
+
+def encode_statistics(counted: list[tuple[Model, Version]]) -> Any:
+    """The ModelStatisticsResponse of some versions."""
+    from google.protobuf import json_format
+
+    document = {"model_stats": [statistics_to_json(model, version) for model, version in counted]}
+    return json_format.Parse(json.dumps(document), pb.ModelStatisticsResponse())

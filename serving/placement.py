@@ -1,0 +1,116 @@
+"""Where a run happens: on the event loop if it is known to be short, else on a bounded pool of threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from paritygate.serving.errors import Unavailable
+
+T = TypeVar("T")
+
+_TRUST_AFTER = 16
+_FAST_AGAIN_AFTER = 64
+
+
+class Timed(Generic[T]):
+    """A result and when its computation began and ended, in nanoseconds of `time.perf_counter_ns`."""
+
+    __slots__ = ("ended_ns", "result", "started_ns")
+
+    def __init__(self, result: T, started_ns: int, ended_ns: int) -> None:
+        self.result = result
+        self.started_ns = started_ns
+        self.ended_ns = ended_ns
+
+
+class RunTimes:
+    """What is known about the length of one version's runs, by the size of their input.
+
+    A run is expected to be short once enough runs were short one after another, one of them at least as large, and
+    none that was at most as large was long.
+    """
+
+    __slots__ = ("_below_ns", "_fast_bytes", "_fast_streak", "_slow_bytes")
+
+    def __init__(self, below_us: float) -> None:
+        self._below_ns = int(below_us * 1000)
+        self._fast_bytes = -1
+        self._slow_bytes: int | None = None
+        self._fast_streak = 0
+
+    def is_short(self, size_bytes: int) -> bool:
+        """Whether a run with this much input is expected to be short."""
+        if size_bytes > self._fast_bytes or self._fast_streak < _TRUST_AFTER:
+            return False
+        return self._slow_bytes is None or size_bytes < self._slow_bytes
+
+    def saw(self, size_bytes: int, duration_ns: int) -> None:
+        """Take note of a finished run."""
+        if duration_ns > self._below_ns:
+            self._slow_bytes = size_bytes if self._slow_bytes is None else min(self._slow_bytes, size_bytes)
+            self._fast_streak = 0
+            return
+        self._fast_streak += 1
+        self._fast_bytes = max(self._fast_bytes, size_bytes)
+        # One slow run on a busy machine must not cost the short path for good.
+        again = self._slow_bytes is not None and size_bytes >= self._slow_bytes
+        if again and self._fast_streak >= _FAST_AGAIN_AFTER:
+            self._slow_bytes = None
+
+
+class Runner:
+    """Runs models for all versions; nothing here knows what a model is."""
+
+    def __init__(self, *, threads: int, max_queue: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="paritygate-infer")
+        self._limit = threads + max_queue
+        self._lock = threading.Lock()
+        self._pending = 0
+
+    @property
+    def pending(self) -> int:
+        """Runs that wait for a thread or are on one."""
+        return self._pending
+
+    async def run(self, times: RunTimes, size_bytes: int, work: Callable[[], T]) -> Timed[T]:
+        """Run `work` where it belongs; if the caller is cancelled while it waits, it never runs.
+
+        Raises:
+            Unavailable: If too many wait already.
+        """
+        if times.is_short(size_bytes):
+            timed = _timed(work)
+        else:
+            timed = await asyncio.wrap_future(self._submit(work))
+        times.saw(size_bytes, timed.ended_ns - timed.started_ns)
+        return timed
+
+    def _submit(self, work: Callable[[], T]) -> Future[Timed[T]]:
+        with self._lock:
+            if self._pending >= self._limit:
+                raise Unavailable(
+                    f"{self._pending} requests are running or waiting, which is the limit; try again later."
+                )
+            self._pending += 1
+        future = self._pool.submit(_timed, work)
+        future.add_done_callback(self._finished)
+        return future
+
+    def _finished(self, _: Future[Timed[T]]) -> None:
+        with self._lock:
+            self._pending -= 1
+
+    def close(self) -> None:
+        """Let waiting work go and wait for the runs under way."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _timed(work: Callable[[], T]) -> Timed[T]:
+    started_ns = time.perf_counter_ns()
+    result = work()
+    return Timed(result, started_ns, time.perf_counter_ns())

@@ -1,0 +1,112 @@
+"""Counters of one version: what the statistics call and `/metrics` show. Touched on the event loop only.
+
+Source: PROTOCOL 3.7.
+"""
+
+from __future__ import annotations
+
+import bisect
+import time
+from dataclasses import dataclass, field
+
+BUCKETS_US = (
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    10_000_000,
+)  # fmt: skip
+"""Upper bounds of the request duration histogram, in microseconds."""
+
+_MAX_BATCH_SIZES = 256
+
+
+@dataclass(slots=True)
+class Duration:
+    """How often something happened and how long it took in all."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int) -> None:
+        """Count one more."""
+        self.count += 1
+        self.ns += ns
+
+
+@dataclass(slots=True)
+class BatchDurations:
+    """Durations of the runs of one batch size."""
+
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+
+
+@dataclass(slots=True)
+class Timings:
+    """How long the parts of one request took, in nanoseconds."""
+
+    queue: int
+    compute_input: int
+    compute_infer: int
+    compute_output: int
+
+    @property
+    def total(self) -> int:
+        """The whole request."""
+        return self.queue + self.compute_input + self.compute_infer + self.compute_output
+
+
+@dataclass(slots=True)
+class VersionStatistics:
+    """Everything counted about one version since it was loaded."""
+
+    last_inference_ms: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    batches: dict[int, BatchDurations] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_US) + 1))
+    routes: dict[str, int] = field(default_factory=dict)
+
+    def succeeded(self, batch_size: int, timings: Timings) -> None:
+        """Count a request that was answered."""
+        self.last_inference_ms = time.time_ns() // 1_000_000
+        self.inference_count += batch_size
+        self.execution_count += 1
+        total = timings.total
+        self.success.add(total)
+        self.queue.add(timings.queue)
+        self.compute_input.add(timings.compute_input)
+        self.compute_infer.add(timings.compute_infer)
+        self.compute_output.add(timings.compute_output)
+        self.buckets[bisect.bisect_left(BUCKETS_US, total / 1000)] += 1
+        self._count_batch(batch_size, timings)
+
+    def _count_batch(self, batch_size: int, timings: Timings) -> None:
+        batch = self.batches.get(batch_size)
+        if batch is None:
+            if len(self.batches) >= _MAX_BATCH_SIZES:
+                return
+            batch = self.batches[batch_size] = BatchDurations()
+        batch.compute_input.add(timings.compute_input)
+        batch.compute_infer.add(timings.compute_infer)
+        batch.compute_output.add(timings.compute_output)
+
+    def failed(self, reason: str, duration_ns: int) -> None:
+        """Count a request that reached the version and was not answered.
+
+        Args:
+            reason: `REJECTED`, `CANCELED`, `BACKEND` or `OTHER`, as Triton's metric labels them.
+            duration_ns: How long it was here.
+        """
+        self.fail.add(duration_ns)
+        self.failures[reason] = self.failures.get(reason, 0) + 1
+
+    def routed(self, rule: str) -> None:
+        """Count the rule that gave a request to this version."""
+        self.routes[rule] = self.routes.get(rule, 0) + 1
