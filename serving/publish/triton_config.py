@@ -298,8 +298,8 @@ def config_from_signature(
         _fill_tensor(message.input.add(), spec, batched=batched)
     for spec in graph.outputs:
         _fill_tensor(message.output.add(), spec, batched=batched)
-    message.version_policy.specific.versions.extend(versions)
-    return ModelConfig(message, _HEADER + render_message(message))
+    message.version_policy.specific.SetInParent()
+    return ModelConfig(message, _HEADER + render_message(message)).with_versions(versions)
 
 
 def _require_batch_axis(signature: Signature, graph: Signature) -> None:

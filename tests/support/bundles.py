@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,18 @@ from paritygate.converter.parity.feeds import make_feeds, plan_cases
 from paritygate.converter.types import Dim, DType, Signature, TensorSpec
 
 NUM_FEATURES = 4
+
+
+@dataclass(frozen=True)
+class BundleSet:
+    """Small bundles that tests may read and copy, never change."""
+
+    proven: Bundle
+    other: Bundle
+    wider: Bundle
+    demoted: Bundle
+    failing: Bundle
+    unproven: Bundle
 
 
 def linear_bundle(
@@ -75,7 +88,8 @@ def linear_bundle(
 
 def proven_bundle(directory: Path, **options: object) -> Bundle:
     """A `linear_bundle` that went through the validator, its certificate beside it (passing or not)."""
-    from paritygate.converter.parity.validate import validate_bundle, write_evidence
+    from paritygate.converter.parity.evidence import write_evidence
+    from paritygate.converter.parity.validate import validate_bundle
 
     bundle = linear_bundle(directory, **options)  # type: ignore[arg-type]
     write_evidence(bundle, validate_bundle(bundle))
