@@ -229,7 +229,7 @@ class JobEvent:
     """Something that happened in a running job.
 
     Attributes:
-        kind: `started`, `line`, `exited`, `stopping` or `published`.
+        kind: `started`, `line`, `exited` (well), `failed`, `stopping` or `published`.
         source: Who it is about: `rank 0`, `node 0`, or `job`.
         text: The line, or one sentence.
         rank: The rank, where there is one.

@@ -1,4 +1,4 @@
-"""Keras, on any backend, and `tf.Module`: variables of a distribution strategy are read locally, without the other workers."""
+"""Keras and `tf.Module`s: variables of a distribution strategy are read locally, without the other workers."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from paritygate.train_hooks.launch.schedulers import get_scheduler
 from paritygate.train_hooks.launch.schedulers.base import OnEvent
 from paritygate.train_hooks.types import JobEvent, JobResult, JobSpec, Plan
 
-SHOWN = ("line", "exited", "stopping")
+SHOWN = ("line", "failed", "stopping")
 """Kinds of events that are lines of the job's log; the others are for programs."""
 
 

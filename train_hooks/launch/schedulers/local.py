@@ -139,6 +139,9 @@ def job_environment(job: JobSpec) -> dict[str, str]:
 
 def _lossy(job: JobSpec) -> Iterator[Lossy]:
     """What one machine without containers and queues does not do."""
+    for name in ("timeout_s", "stop_grace_s") if job.hosts else ():
+        if getattr(job, name) != JobSpec.__dataclass_fields__[name].default:
+            yield Lossy(f"$.{name}", "nobody here watches processes on other hosts; use timeout(1) there")
     threads = "; OMP_NUM_THREADS is set from it" if job.framework == "pytorch" else ""
     if job.resources.cpus is not None:
         yield Lossy("$.resources.cpus", f"processes of this machine are not limited{threads}")
@@ -157,10 +160,7 @@ def _lossy(job: JobSpec) -> Iterator[Lossy]:
 
 def _notes(job: JobSpec) -> Iterator[str]:
     if job.hosts:
-        yield (
-            "start each node's command on its host; nothing is started from here, "
-            "and timeout_s and stop_grace_s are not watched"
-        )
+        yield ("start each node's command on its host; nothing is started from here")
     elif job.nodes > 1 or job.framework == "pytorch":
         yield "${PORT_n} is a free port of this machine, chosen when the job starts"
     if not job.hosts and job.framework == "pytorch" and job.nodes == 1:
@@ -387,13 +387,15 @@ class _Run:
 
     def _on_not_started(self, source: str, rank: int | None, error: str) -> None:
         self.ends.append(RankEnd(source, rank, 127, None, (f"cannot be started: {error}",)))
+        self.on_event(JobEvent("failed", source, f"cannot be started: {error}", rank))
 
     def _on_exited(
         self, source: str, rank: int | None, code: int | None, signal: str | None, last: list[str]
     ) -> None:
         end = RankEnd(source, rank, code, signal, tuple(last))
         self.ends.append(end)
-        self.on_event(JobEvent("exited", source, str(end).removeprefix(f"{source} "), rank))
+        kind = "exited" if end.ok else "failed"
+        self.on_event(JobEvent(kind, source, str(end).removeprefix(f"{source} "), rank))
 
     def _on_stopping(self, reason: str) -> None:
         job = self.plan.job
