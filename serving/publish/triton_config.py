@@ -188,35 +188,39 @@ def _tensor_from_message(message: Message) -> ConfigTensor:
     )
 
 
-def parse_config(text: str, *, model: str, path: Path | None = None) -> ModelConfig:
+def parse_config(text: str, *, model: str | None = None, path: Path | None = None) -> ModelConfig:
     """Parse the text of a config.pbtxt.
 
     Args:
         text: The file's text.
-        model: The model's folder name; a different `name` in the text is refused, as Triton refuses it.
+        model: The model's folder name; a different `name` in the text is refused, as Triton refuses it. None where
+            the config lies in no model's folder.
         path: Where the text came from, for the message.
 
     Raises:
         ConfigInvalid: If the text does not parse, names an unknown field, or holds a value that Triton refuses.
     """
     place = path or f"the config of model '{model}'"
+    known_as = model or ""
     try:
         message = text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
         raise ConfigInvalid(
             f"{place} is not a Triton model config: line {error}. Correct it and try again.",
-            model=model,
+            model=known_as,
             path=path,
         ) from error
     config = ModelConfig(message, text)
     fault = next(_value_faults(config, model), None)
     if fault:
-        raise ConfigInvalid(f"model '{model}': {fault} @ {place}.", model=model, path=path)
+        raise ConfigInvalid(
+            f"model '{model or config.name}': {fault} @ {place}.", model=known_as or config.name, path=path
+        )
     return config
 
 
-def load_config(path: Path, *, model: str) -> ModelConfig:
-    """Read and parse one config.pbtxt.
+def load_config(path: Path, *, model: str | None = None) -> ModelConfig:
+    """Read and parse one config.pbtxt; `model` as in `parse_config`.
 
     Raises:
         ConfigInvalid: If the file is not UTF-8 text, or `parse_config` refuses it.
@@ -225,16 +229,16 @@ def load_config(path: Path, *, model: str) -> ModelConfig:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigInvalid(f"{path} is not UTF-8 text: {error}.", model=model, path=path) from error
+        raise ConfigInvalid(f"{path} is not UTF-8 text: {error}.", model=model or "", path=path) from error
     return parse_config(text, model=model, path=path)
 
 
-def _value_faults(config: ModelConfig, model: str) -> Iterator[str]:
+def _value_faults(config: ModelConfig, model: str | None) -> Iterator[str]:
     """What parses but no Triton loads.
 
     Source: reference texts of Triton 2.51 for the same values (ValidateModelConfig).
     """
-    if config.name and config.name != model:
+    if config.name and model is not None and config.name != model:
         yield f"the config's name is '{config.name}', expected the folder's name '{model}'"
     if config.max_batch_size < 0:
         yield f"max_batch_size is {config.max_batch_size}, expected 0 (no batch dimension) or more"
