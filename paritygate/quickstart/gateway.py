@@ -53,8 +53,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], ready: Path, log: Path) 
     while time.monotonic() < deadline:
         if ready.exists():
             ports = json.loads(ready.read_text(encoding="utf-8"))
-            host = ports.get("host", "127.0.0.1")
-            return Ports(f"{host}:{ports['http_port']}", f"{host}:{ports['grpc_port']}")
+            return Ports(f"127.0.0.1:{ports['http']}", f"127.0.0.1:{ports['grpc']}")
         if process.poll() is not None:
             break
         time.sleep(0.05)

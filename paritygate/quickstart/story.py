@@ -47,10 +47,9 @@ class Stage:
         """The state directory of the rollouts."""
         return self.folder / "rollouts"
 
-    @property
-    def rollout_file(self) -> Path:
-        """The rollout.yaml that a person would edit."""
-        return self.folder / "rollout.yaml"
+    def rollout_file(self, percent: int) -> Path:
+        """The rollout file that gives version 2 this share."""
+        return self.folder / f"rollout-{percent}.yaml"
 
 
 def run_story(folder: Path, *, quiet: bool = False) -> dict[str, Any]:
@@ -174,7 +173,7 @@ def _export_broken(stage: Stage, width: int) -> Bundle:
         stage.folder / "bundle-broken",
         name=MODEL,
         inputs={"image": torch.zeros(4, 1, 8, 8)},
-        output_names=["logits"],
+        output_names=["probabilities"],
         dynamic={"image": {0: "batch"}},
         after_conversion=_change_one_weight,
     )
@@ -223,18 +222,19 @@ def _apply_weights(stage: Stage, percent: int) -> None:
         "sticky": {"header": "x-user"},
         "routes": [{"weights": {1: 100 - percent, 2: percent}}],
     }
-    stage.rollout_file.write_text(yaml.safe_dump(rollout, sort_keys=False), encoding="utf-8")
+    path = stage.rollout_file(percent)
+    path.write_text(yaml.safe_dump(rollout, sort_keys=False), encoding="utf-8")
     repository = ModelRepository(stage.repository)
     signatures = {v: repository.signature(MODEL, v) for v in repository.versions(MODEL)}
     applied = apply_rollout(
         FileStateStore(stage.rollouts),
-        load_rollout(stage.rollout_file),
+        load_rollout(path),
         signatures=signatures,
         actor="quickstart",
         wait_s=10.0,
     )
     _require_followed("rollout", applied)
-    stage.say.good(f"rollout.yaml applied: version 1 {100 - percent} %, version 2 {percent} %")
+    stage.say.good(f"{path.name} applied: version 1 {100 - percent} %, version 2 {percent} %")
 
 
 def _observe_canary(stage: Stage, users: Users) -> None:
@@ -336,8 +336,8 @@ def _render_for_istio(stage: Stage) -> None:
     from paritygate.mesh.config import load_rollout
     from paritygate.mesh.dialects import render_text
 
-    stage.say.step("The same rollout for Istio")
-    text = render_text(load_rollout(stage.rollout_file), "istio")
+    stage.say.step("The canary's rollout for Istio")
+    text = render_text(load_rollout(stage.rollout_file(_CANARY_PERCENT)), "istio")
     path = stage.folder / "istio.yaml"
     path.write_text(text, encoding="utf-8")
     stage.say.text(text)

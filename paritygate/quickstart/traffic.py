@@ -26,7 +26,7 @@ class Answer:
     Attributes:
         user: The sticky key that was sent.
         version: The model version that answered, or None when the request failed.
-        correct: Whether the largest logit is the image's label.
+        correct: Whether the most probable digit is the image's label.
         elapsed_ms: From send to answer, in milliseconds.
         error: Why it failed, or None.
     """
@@ -119,7 +119,7 @@ class _Client:
         elapsed_ms = 1000.0 * (time.perf_counter() - started)
         head = result.get_response()
         version = head["model_version"] if isinstance(head, dict) else head.model_version
-        digit = int(result.as_numpy("logits")[0].argmax())
+        digit = int(result.as_numpy("probabilities")[0].argmax())
         return Answer(user, version, digit == int(split.labels[row]), elapsed_ms)
 
     def close(self) -> None:

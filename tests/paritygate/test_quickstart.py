@@ -73,9 +73,9 @@ def test_two_versions_are_proven_and_published(story: tuple[Path, dict[str, Any]
 
 def test_the_broken_model_is_refused_by_its_numbers(story: tuple[Path, dict[str, Any]]) -> None:
     refused = story[1]["refused"]
-    assert refused["output"] == "logits"
+    assert refused["output"] == "probabilities"
     assert refused["max_abs_diff"] > 1e-3
-    assert "logits" in refused["reason"]
+    assert "probabilities" in refused["reason"]
 
 
 def test_the_canary_splits_users_and_keeps_them(story: tuple[Path, dict[str, Any]]) -> None:
