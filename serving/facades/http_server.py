@@ -61,6 +61,7 @@ class HttpServer:
         assert self._socket is not None  # bind comes first
         config = uvicorn.Config(
             self._app,
+            interface="asgi3",
             http=_bounded_protocol(self._settings),
             ws="none",
             lifespan="off",

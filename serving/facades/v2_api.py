@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from paritygate.serving.dataplane import DataPlane
 from paritygate.serving.errors import InvalidArgument, NotFound, ServingError, Unsupported
-from paritygate.serving.facades import v2_json, v2_rest
+from paritygate.serving.facades import http_errors, v2_json
 from paritygate.serving.facades.bodies import Body, Budget, ClientGone
 from paritygate.serving.triton_view import message_to_json, statistics_to_json
 from paritygate.serving.types import TensorMetadata
@@ -115,17 +115,21 @@ def new_api(title: str, dataplane: DataPlane) -> FastAPI:
 
     async def on_http_error(_: Request, error: HTTPException) -> Response:
         return Response(
-            v2_rest.error_body(str(error.detail)), error.status_code, error.headers, "application/json"
+            http_errors.error_body(str(error.detail)), error.status_code, error.headers, "application/json"
         )
 
     async def on_serving_error(_: Request, error: ServingError) -> Response:
-        return Response(v2_rest.error_body(str(error)), v2_rest.STATUS[error.kind], None, "application/json")
+        return Response(
+            http_errors.error_body(str(error)), http_errors.STATUS[error.kind], None, "application/json"
+        )
 
     async def on_client_gone(_: Request, __: ClientGone) -> Response:
         return Response(status_code=400)
 
     async def on_error(_: Request, __: Exception) -> Response:
-        return Response(v2_rest.error_body(v2_rest.log_internal_error()), 500, None, "application/json")
+        return Response(
+            http_errors.error_body(http_errors.log_internal_error()), 500, None, "application/json"
+        )
 
     handlers: dict[type[Exception], Callable[..., Awaitable[Response]]] = {
         HTTPException: on_http_error,

@@ -14,8 +14,8 @@ from paritygate.serving.errors import InvalidArgument, Kind, ServingError
 from paritygate.serving.facades import v2_proto
 from paritygate.serving.facades.base import Facade, PortInUse
 from paritygate.serving.facades.grpc_health import HealthService
+from paritygate.serving.facades.http_errors import log_internal_error
 from paritygate.serving.facades.v2_api import check_load_parameters
-from paritygate.serving.facades.v2_rest import log_internal_error
 from paritygate.serving.types import InferRequest, InferResponse, StreamPins, answer_facts
 
 CODES: Mapping[Kind, grpc.StatusCode] = {

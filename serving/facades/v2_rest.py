@@ -7,10 +7,7 @@ model per request.
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import re
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -27,22 +24,10 @@ from paritygate.serving.facades.bodies import (
     accepted_encoding,
     compress,
 )
+from paritygate.serving.facades.http_errors import STATUS, error_body, log_internal_error
 from paritygate.serving.facades.http_server import HttpServer
 from paritygate.serving.facades.v2_api import build_api
 from paritygate.serving.types import InferResponse, answer_facts
-
-log = logging.getLogger("paritygate.serving")
-
-STATUS: Mapping[Kind, int] = {
-    Kind.INVALID_ARGUMENT: 400,
-    Kind.TOO_LARGE: 413,
-    Kind.TIMEOUT: 408,
-    Kind.NOT_FOUND: 404,
-    Kind.UNAVAILABLE: 503,
-    Kind.UNSUPPORTED: 501,
-    Kind.INTERNAL: 500,
-}
-"""The HTTP status of each kind of error. Source: PROTOCOL 3.2."""
 
 RESERVED_PREFIX = b"x-pg-"
 _HEADER_LENGTH = b"inference-header-content-length"
@@ -275,18 +260,6 @@ def _facts(headers: Headers) -> dict[str, str]:
 
 def _encoded(facts: Iterable[tuple[str, str]]) -> Headers:
     return [(name.encode(), value.encode("ascii", "backslashreplace")) for name, value in facts]
-
-
-def error_body(text: str) -> bytes:
-    """The one form of every error. Source: PROTOCOL 3.2."""
-    return json.dumps({"error": text}).encode()
-
-
-def log_internal_error() -> str:
-    """Log the exception under way, and give the client a text that leads to it but tells nothing of it."""
-    request_id = uuid.uuid4().hex[:12]
-    log.exception("unexpected error, request id %s", request_id)
-    return f"internal error; the gateway's log has it under request id {request_id}."
 
 
 async def _send(send: Send, status: int, body: bytes, headers: Headers) -> None:
