@@ -66,8 +66,9 @@ class Triton:
         return self.log_path.read_text(errors="replace")
 
     def loads(self, model: str) -> list[int]:
-        """The versions that the server began to load, in order, repeats included."""
-        return [int(v) for v in re.findall(rf"\bloading: {re.escape(model)}:(\d+)", self.log())]
+        """The version of every instance that really began, in order; Triton's own "loading" lines say less."""
+        began = re.compile(rf"began \S+ of {re.escape(model)}:(\d+)")
+        return [int(version) for version in began.findall(self.log())]
 
     def unloads(self, model: str) -> list[int]:
         """The versions that the server finished to unload, in order."""

@@ -67,6 +67,10 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self.session = open_session(os.path.join(args["model_repository"], args["model_version"]), config)
         self.outputs = [output["name"] for output in config["output"]]
+        # Triton logs "loading:" for versions that it then keeps; this line is for an instance that really began.
+        pb_utils.Logger.log_info(
+            f"began {args['model_instance_name']} of {args['model_name']}:{args['model_version']}"
+        )
 
     def execute(self, requests):
         return [self.answer(request) for request in requests]
