@@ -7,7 +7,7 @@ gives the same rollout. A dialect that would lose something refuses instead, wit
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from paritygate.mesh.routing import Facts
@@ -15,6 +15,12 @@ from paritygate.mesh.types import Rollout
 
 Document: TypeAlias = dict[str, Any]
 """One Kubernetes object as plain values."""
+
+Interpreter: TypeAlias = Callable[[Facts, int], int]
+"""The version that a request is sent to, given the bucket that the gateway stamped on it.
+
+The bucket is also the draw of a mesh that draws for each request.
+"""
 
 TargetT = TypeVar("TargetT")
 
@@ -62,11 +68,5 @@ class Dialect(abc.ABC, Generic[TargetT]):
         """What is wrong with documents that this dialect rendered; empty for good ones."""
 
     @abc.abstractmethod
-    def interpret(self, documents: Sequence[Mapping[str, Any]], facts: Facts, bucket: int) -> int:
-        """The version that a mesh which follows `documents` sends a request to.
-
-        Args:
-            documents: What `render` gave.
-            facts: The request.
-            bucket: The bucket that the gateway stamped on it, which is also the draw of a mesh that draws.
-        """
+    def interpreter(self, documents: Sequence[Mapping[str, Any]]) -> Interpreter:
+        """What a mesh does that follows `documents`, as `render` gave them."""

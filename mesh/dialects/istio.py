@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paritygate.mesh.dialects.base import Dialect, Document
+from paritygate.mesh.dialects.base import Dialect, Document, Interpreter
 from paritygate.mesh.dialects.istio_buckets import regex_below
-from paritygate.mesh.dialects.istio_interpreter import AnswerKind, IstioMesh, MeshRequest
+from paritygate.mesh.dialects.istio_interpreter import MESH_GATEWAY, IstioMesh, MeshRequest
 from paritygate.mesh.dialects.istio_reader import read_rollout
 from paritygate.mesh.dialects.istio_rules import check
 from paritygate.mesh.dialects.istio_words import (
@@ -95,14 +95,18 @@ class IstioDialect(Dialect[IstioTarget]):
         """What `istio_rules` finds, held to what we render."""
         return [str(finding) for finding in check(documents, ours=True)]
 
-    def interpret(self, documents: Sequence[Mapping[str, Any]], facts: Facts, bucket: int) -> int:
-        """The version that the interpreter's mesh sends the request to."""
-        headers = {**facts.headers, BUCKET_HEADER: bucket_text(bucket)}
-        gateways = documents[0]["spec"].get("gateways") or ["mesh"]
-        answer = IstioMesh(documents).choose(MeshRequest(headers=headers, gateway=gateways[0]), bucket)
-        assert answer.kind is AnswerKind.ROUTED
-        assert answer.destination is not None
-        return version_of_subset(answer.destination.subset)
+    def interpreter(self, documents: Sequence[Mapping[str, Any]]) -> Interpreter:
+        """The proxies of `istio_interpreter`, for requests that carry the gateway's bucket header."""
+        mesh = IstioMesh(documents)
+        gateway = (documents[0]["spec"].get("gateways") or [MESH_GATEWAY])[0]
+
+        def version_for(facts: Facts, bucket: int) -> int:
+            headers = {**facts.headers, BUCKET_HEADER: bucket_text(bucket)}
+            answer = mesh.choose(MeshRequest(headers=headers, gateway=gateway), bucket)
+            assert answer.destination is not None, f"the last rule takes every request, got {answer}"
+            return version_of_subset(answer.destination.subset)
+
+        return version_for
 
 
 # --- refusals -----------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ matches it by an expression such as `0[0-9]{3}` for the first 1,000 buckets.
 
 from __future__ import annotations
 
+import functools
+
 from paritygate.mesh.patterns import Pattern
 from paritygate.mesh.routing import bucket_text
 from paritygate.mesh.types import BUCKETS
@@ -29,6 +31,7 @@ def regex_below(bound: int) -> str:
     return "|".join(parts)
 
 
+@functools.lru_cache(maxsize=1024)  # ten thousand comparisons each
 def bound_of(regex: str) -> int:
     """The bound that an expression stands for, however it is written.
 

@@ -88,7 +88,8 @@ def test_the_stable_version_before_is_remembered_until_it_changes_again(store: F
     previous = []
     for weights, stable in (("{1: 100}", 1), ("{2: 100}", 2), ("{2: 90, 3: 10}", 2), ("{3: 100}", 3)):
         store.apply(rollout(weights, stable=stable), actor="ann")
-        assert (found := store.read("digits"))
+        found = store.read("digits")
+        assert found is not None
         previous.append(found.previous)
     assert previous == [None, 1, 1, 2]
 
@@ -184,7 +185,7 @@ def test_foreign_lines_are_an_error_and_never_a_traceback(store: FileStateStore,
     store.directory.mkdir()
     log_of(store).write_bytes(text)
     with pytest.raises(
-        StateCorrupt, match="line 1 .* is damaged .* restore the file from a copy, or remove it"
+        StateCorrupt, match=r"line 1 .* is damaged .* restore the file from a copy, or remove it"
     ):
         store.read("digits")
     with pytest.raises(StateCorrupt):
