@@ -30,6 +30,7 @@ def export_source(
     opset: int = 18,
     trust: bool = False,
     factory: str | None = None,
+    weights: str | None = None,
     samples: Iterable[Feeds] | None = None,
     include_samples: bool = False,
     integer_ranges: Mapping[str, tuple[int, int]] | None = None,
@@ -51,6 +52,7 @@ def export_source(
         opset: Version of the default operator set.
         trust: Whether files that can run code may be opened.
         factory: `module:function` that builds the network for a weights file.
+        weights: Which weights of a training checkpoint.
         samples: The user's own inputs.
         include_samples: Whether the samples are sealed into the bundle.
         integer_ranges: Smallest and largest value of integer inputs.
@@ -72,6 +74,7 @@ def export_source(
         opset=opset,
         trust=trust,
         factory=factory,
+        weights=weights,
         samples=tuple(samples or ()),
         include_samples=include_samples,
         integer_ranges=dict(integer_ranges or {}),

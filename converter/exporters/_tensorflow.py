@@ -36,6 +36,7 @@ class TensorFlowModel(SourceModel):
         call: The model in inference mode.
         inputs: What it takes, in order.
         positional_names: Names of outputs that the model gives by position; `output_<k>` where there are none.
+        output_shapes: Sizes of the outputs where the framework tells them; None is one that may vary.
         build_twin: Builds the same callable in double precision, or None where there is no way.
         ranges: Safe values of integer inputs.
     """
@@ -47,6 +48,7 @@ class TensorFlowModel(SourceModel):
     weights: Weights = field(default_factory=Weights)
     notes: list[str] = field(default_factory=list)
     positional_names: Sequence[str] = ()
+    output_shapes: Sequence[Sequence[int | None]] = ()
     build_twin: Callable[[], Call] | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     _twin: Call | None = None
@@ -85,10 +87,11 @@ class TensorFlowModel(SourceModel):
             )
         function, signature = self._traceable(request.inputs)
         large = self._weight_bytes(function, signature) > request.external_data_threshold_bytes
-        write_onnx(function, signature, request, large=large)
+        write_onnx(function, signature, request, self.output_shapes, large=large)
 
     def _named(self, answer: Any) -> list[tuple[str, Any]]:
-        return name_outputs(flatten(answer), self.positional_names)
+        taken = [spec.name for spec in self.inputs]
+        return name_outputs(flatten(answer), self.positional_names, taken)
 
     def _traceable(self, inputs: Sequence[TensorSpec]) -> tuple[Any, list[Any]]:
         import tensorflow as tf
@@ -113,8 +116,22 @@ class TensorFlowModel(SourceModel):
         return sum(int(np.prod(v.shape)) * int(v.dtype.size) for v in variables)
 
 
-def write_onnx(function: Any, signature: Sequence[Any], request: ConversionRequest, *, large: bool) -> None:
+def write_onnx(
+    function: Any,
+    signature: Sequence[Any],
+    request: ConversionRequest,
+    output_shapes: Sequence[Sequence[int | None]],
+    *,
+    large: bool,
+) -> None:
     """Convert a `tf.function` and write the file under the source's own input names.
+
+    Args:
+        function: What to convert.
+        signature: Its inputs.
+        request: Where to, under which names, at which opset.
+        output_shapes: What the framework says of the outputs' sizes; may be empty.
+        large: Whether weights go to a side file.
 
     Raises:
         UnsupportedOperator: If tf2onnx has no form of an operator; named with the layer that uses it.
@@ -122,22 +139,69 @@ def write_onnx(function: Any, signature: Sequence[Any], request: ConversionReque
     """
     import tf2onnx
 
-    with _heard_errors() as heard:
+    with _heard_errors() as heard, _numpy_2_for_large_models():
         try:
             model, storage = tf2onnx.convert.from_function(
-                function, input_signature=signature, opset=request.opset, large_model=large
+                function,
+                input_signature=signature,
+                opset=request.opset,
+                custom_op_handlers={"Erfc": (_write_erfc, [])},
+                large_model=large,
             )
         except Exception as error:
             _raise_heard(heard, request.opset)
-            raise ExportError(
-                f"tf2onnx {tf2onnx.__version__} cannot convert the model: {_first_line(error)}"
-            ) from error
+            raise _cannot_convert(error, tf2onnx.__version__) from error
     _raise_heard(heard, request.opset)
     _rename_inputs(model, signature, request.inputs)
+    _declare_sizes(model.graph, output_shapes)
     if storage is None:
         request.path.write_bytes(model.SerializeToString(deterministic=True))
     else:
         _write_with_side_file(model, storage.name_to_tensor_data, request.path)
+
+
+def _cannot_convert(error: Exception, version: str) -> ExportError:
+    if "Assign" in str(error):
+        return ExportError(
+            f"the model changes a variable when it is called ({_first_line(error)}), and a served model keeps no "
+            "state. Take the assignment out of inference."
+        )
+    return ExportError(f"tf2onnx {version} cannot convert the model: {_first_line(error)}")
+
+
+def _write_erfc(graph: Any, node: Any, _name: str, _args: Any) -> None:
+    """Write Erfc, in which TensorFlow 2.21 computes gelu and which tf2onnx 1.17 does not know, as 1 - Erf."""
+    from tf2onnx import utils
+
+    (x,), (output,) = node.input, node.output
+    dtype, shape = graph.get_dtype(output), graph.get_shape(output)
+    graph.remove_node(node.name)
+    one = graph.make_const(utils.make_name("erfc_one"), np.ones((), utils.map_onnx_to_numpy_type(dtype)))
+    erf = graph.make_node("Erf", [x], shapes=[shape], dtypes=[dtype])
+    inputs = [one.output[0], erf.output[0]]
+    graph.make_node("Sub", inputs, name=node.name, outputs=[output], shapes=[shape], dtypes=[dtype])
+
+
+@contextmanager
+def _numpy_2_for_large_models() -> Iterator[None]:
+    """Let tf2onnx 1.17 write side files under NumPy 2: `graph.py` still calls `np.product`, which is gone."""
+    from tf2onnx import graph
+
+    if hasattr(np, "product"):
+        yield
+        return
+    graph.np = _NumpyWithProduct()
+    try:
+        yield
+    finally:
+        graph.np = np
+
+
+class _NumpyWithProduct:
+    product = staticmethod(np.prod)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
 
 
 def _rename_inputs(model: onnx.ModelProto, signature: Sequence[Any], inputs: Sequence[TensorSpec]) -> None:
@@ -149,6 +213,17 @@ def _rename_inputs(model: onnx.ModelProto, signature: Sequence[Any], inputs: Seq
             _rename_in_node(node, inner, value.name)
         for output in model.graph.output:
             output.name = value.name if output.name == inner else output.name
+
+
+def _declare_sizes(graph: onnx.GraphProto, shapes: Sequence[Sequence[int | None]]) -> None:
+    """Write the framework's own word on sizes where tf2onnx lost it (behind loops, for one)."""
+    for value, shape in zip(graph.output, shapes, strict=len(shapes) > 0):
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) != len(shape):
+            continue
+        for dim, size in zip(dims, shape, strict=True):
+            if size is not None and not dim.HasField("dim_value"):
+                dim.dim_value = size
 
 
 def _rename_in_node(node: onnx.NodeProto, old: str, new: str) -> None:
@@ -269,9 +344,12 @@ def _at(path: tuple[str | int, ...]) -> str:
 
 
 def name_outputs(
-    leaves: Sequence[tuple[tuple[str | int, ...], Any]], positional: Sequence[str]
+    leaves: Sequence[tuple[tuple[str | int, ...], Any]], positional: Sequence[str], taken: Sequence[str] = ()
 ) -> list[tuple[str, Any]]:
-    """Each tensor with its name: the keys on its path, or for one given by position the name at that position."""
+    """Each tensor with its name: the keys on its path, or for one given by position the name at that position.
+
+    A name that an input or an earlier output has gets a number: in a graph every value has its own.
+    """
     if not leaves:
         raise ExportError("the model gives no tensor at all.")
     fitting = positional if len(positional) == len(leaves) else ()
@@ -283,7 +361,7 @@ def name_outputs(
             name = fitting[k]
         else:
             name = "output" if len(leaves) == 1 else f"output_{k}"
-        named.append((_unused(name, {n for n, _ in named}), tensor))
+        named.append((_unused(name, {*taken, *(n for n, _ in named)}), tensor))
     return named
 
 

@@ -7,7 +7,6 @@ with JSON inside, so a half-written or foreign one gets a plain word instead of 
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import json
@@ -21,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from paritygate.converter.checkpoints.factories import build, is_factory
+from paritygate.converter.checkpoints.files import existing_file, file_sha256
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.errors import ExportError, SourceError, SourceNotFound, UnsafeSource
+from paritygate.converter.errors import ExportError, FactoryError, SourceError, UnsafeSource
 from paritygate.converter.exporters._tensorflow import Call, TensorFlowModel, source_dtype
 from paritygate.converter.exporters.base import Exporter, SourceInput, SourceModel, Versions, Weights
 from paritygate.converter.exporters.binding import bind_example, declared_inputs
@@ -56,26 +57,42 @@ class KerasExporter(Exporter):
 
     @contextmanager
     def open_source(self, source: Any, config: ExportConfig) -> Iterator[SourceModel]:
-        """Load a file, or take a model in memory and give it back with every variable as it was."""
+        """Load a file, call a factory, or take a model in memory; every variable of it is given back as it was."""
+        weights = Weights()
         if isinstance(source, str | Path):
-            path = Path(source)
-            _refuse_unreadable(path, trust=config.trust)
-            _import_all()
-            yield _open_model(
-                _load(path, trust=config.trust), config, Weights(f"file {path.name}", _sha256(path))
-            )
-            return
+            source, example, weights = _from_text(source, config)
+            config = replace(config, inputs=example) if config.inputs is None else config
         _import_all()
         with _variables_kept(source):
-            if _is_keras_model(source):
-                yield _open_model(source, config, Weights())
-            elif _is_module(source):
-                yield _open_module(source, config)
-            else:
-                raise SourceError(
-                    f"a {type(source).__module__}.{type(source).__qualname__} is not a Keras model; expected a "
-                    "keras.Model, a tf.Module, or the path of a .keras file."
-                )
+            yield _open(source, config, weights)
+
+
+def _open(source: Any, config: ExportConfig, weights: Weights) -> SourceModel:
+    if _is_keras_model(source):
+        return _open_model(source, config, weights)
+    if _is_module(source):
+        return _open_module(source, config, weights)
+    raise SourceError(
+        f"a {type(source).__module__}.{type(source).__qualname__} is not a Keras model; expected a keras.Model, a "
+        "tf.Module that can be called, the path of a .keras file, or module:factory."
+    )
+
+
+def _from_text(source: str | Path, config: ExportConfig) -> tuple[Any, Any, Weights]:
+    """The model that a path or `module:factory` stands for, the factory's example, and where it is from."""
+    if is_factory(source) and not Path(source).exists():
+        _import_all()
+        built = build(str(source))
+        return built.model, built.example, Weights(f"as built by {source}")
+    path = existing_file(source)
+    if config.factory is None:
+        _refuse_unreadable(path, trust=config.trust)
+        _import_all()
+        return _load(path, trust=config.trust), None, Weights("as in the file", file_sha256(path))
+    _import_all()
+    built = build(config.factory)
+    _load_weights(built.model, path, config.factory)
+    return built.model, built.example, Weights(f"weights of the file in {config.factory}", file_sha256(path))
 
 
 def _import(module: str) -> Any:
@@ -104,13 +121,7 @@ def _import_all() -> None:
 
 
 def _refuse_unreadable(path: Path, *, trust: bool) -> None:
-    """Look into a file without Keras; refuse what is missing, foreign, damaged, or carries code."""
-    if not path.exists():
-        raise SourceNotFound(
-            f"there is no file {path}. Expected a Keras model saved as {KERAS_SUFFIX} or .h5."
-        )
-    if path.is_dir():
-        raise SourceError(f"{path} is a folder; expected a Keras model saved as one {KERAS_SUFFIX} file.")
+    """Look into a file without Keras; refuse what is foreign, damaged, or carries code."""
     read = _read_hdf5_config if path.suffix.lower() in HDF5_SUFFIXES else _read_archive_config
     try:
         config = read(path)
@@ -171,7 +182,8 @@ def _read_hdf5_config(path: Path) -> Any:
         ) from error
     if config is None:
         raise SourceError(
-            f"{path} holds weights without a model. Save the whole model (model.save('name{KERAS_SUFFIX}'))."
+            f"{path} holds weights without a model. Name the code that builds it (--factory module:function), or "
+            f"save the whole model (model.save('name{KERAS_SUFFIX}'))."
         )
     return _parse_config(path, config)
 
@@ -214,20 +226,26 @@ def _load(path: Path, *, trust: bool) -> Any:
     except Exception as error:
         hint = ""
         if "register_keras_serializable" in str(error) or "Unknown" in str(error):
-            hint = " It uses classes of its own: build the model in Python and export it from there."
+            hint = " It uses classes of its own: name the code that builds the model (--factory module:function)."
         raise SourceError(
             f"{path} cannot be loaded by Keras {keras.__version__}: {_first_line(error)}{hint}"
+        ) from error
+
+
+def _load_weights(model: Any, path: Path, factory: str) -> None:
+    if not _is_keras_model(model):
+        raise FactoryError(f"factory {factory} gave a {type(model).__name__}; expected a keras.Model.")
+    try:
+        model.load_weights(path)
+    except Exception as error:
+        raise SourceError(
+            f"the weights in {path} do not fit the model that {factory} builds: {_first_line(error)}"
         ) from error
 
 
 def _first_line(error: BaseException) -> str:
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return line if len(line) <= 300 else line[:300] + "..."
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # --- models in memory ---------------------------------------------------------------------------------------
@@ -279,6 +297,7 @@ def _open_model(model: Any, config: ExportConfig, weights: Weights) -> SourceMod
         example=None if specs_only else _own_example(config, names),
         weights=weights,
         positional_names=[_layer_name(tensor) for tensor in model.outputs],
+        output_shapes=_output_shapes(model),
         build_twin=_twin_builder(model),
         ranges=_embedding_rows(model, symbolic, names),
     )
@@ -290,6 +309,20 @@ def _source_input(model: Any, tensor: Any) -> SourceInput:
         # A Sequential that was built by its first call holds that call's batch size, which nobody declared.
         shape[0] = None
     return SourceInput(_layer_name(tensor), source_dtype(tensor.dtype), tuple(shape))
+
+
+def _output_shapes(model: Any) -> list[list[int | None]]:
+    """Sizes of the outputs in the order of the answer, batch left open; nothing for answers with keys.
+
+    Keras lists the outputs of a dict by sorted key, the answer holds them in the dict's own order.
+    """
+    answer = None if _is_sequential(model) else model.output
+    if isinstance(answer, Mapping) or (
+        isinstance(answer, list | tuple) and len(answer) != len(model.outputs)
+    ):
+        return []
+    shapes = [[None if dim is None else int(dim) for dim in tensor.shape] for tensor in model.outputs]
+    return [[None, *shape[1:]] if shape else [] for shape in shapes]
 
 
 def _is_sequential(model: Any) -> bool:
@@ -412,10 +445,10 @@ def _widened_name(name: Any) -> Any:
 # --- models that do not say what they take -------------------------------------------------------------------
 
 
-def _open_module(module: Any, config: ExportConfig) -> SourceModel:
+def _open_module(module: Any, config: ExportConfig, weights: Weights) -> SourceModel:
     signature = getattr(module.__call__, "input_signature", None)
     if signature is None:
-        return _open_callable(module, module, module.__call__, config, Weights())
+        return _open_callable(module, module, module.__call__, config, weights)
     specs, _ = signature if _is_pair(signature) else (signature, {})
     parameters = [*inspect.signature(module.__call__).parameters]
     names = [spec.name or parameters[k] for k, spec in enumerate(specs)]
@@ -426,7 +459,11 @@ def _open_module(module: Any, config: ExportConfig) -> SourceModel:
     inputs = _declared_shapes(config, inputs)
     example = None if declared_inputs(config.inputs) is not None else _own_example(config, names)
     return TensorFlowModel(
-        call=lambda tensors: module(*tensors), inputs=inputs, dims_are_declared=True, example=example
+        call=lambda tensors: module(*tensors),
+        inputs=inputs,
+        dims_are_declared=True,
+        example=example,
+        weights=weights,
     )
 
 

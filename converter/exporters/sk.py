@@ -14,22 +14,23 @@ The traps that this file is about:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
+from paritygate.converter.checkpoints.factories import build, is_factory
+from paritygate.converter.checkpoints.files import existing_file, file_sha256
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import (
     ExportError,
     SourceError,
-    SourceNotFound,
     UnsafeSource,
     UnsupportedOperator,
 )
@@ -73,9 +74,8 @@ class SklearnExporter(Exporter):
         notes: list[str] = []
         weights = Weights()
         if isinstance(source, str | Path):
-            path = Path(source)
-            source = _load(path, notes, trust=config.trust)
-            weights = Weights(f"file {path.name}", _sha256(path))
+            source, example, weights = _from_text(source, config, notes)
+            config = replace(config, inputs=example) if config.inputs is None else config
         if not _is_estimator(source):
             raise SourceError(
                 f"a {type(source).__module__}.{type(source).__qualname__} is not a scikit-learn estimator; "
@@ -107,11 +107,16 @@ def _is_estimator(source: Any) -> bool:
 # --- files --------------------------------------------------------------------------------------------------
 
 
+def _from_text(source: str | Path, config: ExportConfig, notes: list[str]) -> tuple[Any, Any, Weights]:
+    """The estimator that a path or `module:factory` stands for, the factory's example, and where it is from."""
+    if is_factory(source) and not Path(source).exists():
+        built = build(str(source))
+        return built.model, built.example, Weights(f"as built by {source}")
+    path = existing_file(source)
+    return _load(path, notes, trust=config.trust), None, Weights("as in the file", file_sha256(path))
+
+
 def _load(path: Path, notes: list[str], *, trust: bool) -> Any:
-    if not path.is_file():
-        raise SourceNotFound(
-            f"there is no file {path}. Expected an estimator saved with joblib.dump or pickle."
-        )
     if not trust:
         raise UnsafeSource(
             f"{path} is a pickle, and opening a pickle runs whatever code it carries; it was not opened. "
@@ -138,11 +143,6 @@ def _load(path: Path, notes: list[str], *, trust: bool) -> Any:
         if type(w.message).__name__ == "InconsistentVersionWarning"
     )
     return estimator
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _first_line(error: BaseException) -> str:
@@ -247,20 +247,33 @@ class EstimatorModel(SourceModel):
         self._estimator = estimator
         self._feature_names = _feature_names(estimator)
         self._methods = _methods(estimator)
+        self._takes_float64 = True
         self._settle_scores()
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
-        """Ask the estimator with exactly the values that the graph gets."""
+        """Ask the estimator with exactly the values that the graph gets, in float64, as scikit-learn computes.
+
+        Some compiled parts (KMeans) take nothing but the precision that they were fitted in. An estimator that
+        refuses float64 is asked in the graph's own precision from then on.
+        """
+        if self._takes_float64:
+            try:
+                return self._ask({name: _widened(array) for name, array in feeds.items()})
+            except ValueError as error:
+                if "dtype mismatch" not in str(error):
+                    raise
+            self._takes_float64 = False
+            self.notes.append(
+                "The estimator was fitted in float32 and computes so; it has no float64 reference."
+            )
+        return self._ask(feeds)
+
+    def _ask(self, feeds: Feeds) -> dict[str, Array]:
         table = self._table(feeds)
         return {
             name: _as_output(name, getattr(self._estimator, method)(table))
             for name, method in self._methods.items()
         }
-
-    def run_float64(self, feeds: Feeds) -> dict[str, Array] | None:
-        """The same float32 values handed over as float64, so that all of the estimator computes in float64."""
-        answers = self.run({name: _widened(array) for name, array in feeds.items()})
-        return answers if any(array.dtype == np.float64 for array in answers.values()) else None
 
     def convert(self, request: ConversionRequest) -> None:
         """Write the estimator with skl2onnx, its outputs in the source's own form."""
@@ -467,7 +480,7 @@ def _keep_outputs(graph: onnx.GraphProto, answers: Feeds) -> None:
     """Make the graph give what the source gives, in rank too; what the source was not asked for goes.
 
     Raises:
-        ExportError: If the graph gives fewer outputs, or ones of another rank.
+        ExportError: If the graph gives fewer outputs, or one that is no tensor.
     """
     given = list(graph.output)
     if len(given) < len(answers):
@@ -482,7 +495,8 @@ def _keep_outputs(graph: onnx.GraphProto, answers: Feeds) -> None:
         if rank == 2 and answer.ndim == 1:
             value = _squeezed(graph, value)
         elif rank != answer.ndim:
-            raise ExportError(f"skl2onnx gives {name!r} with {rank} axes, the source with {answer.ndim}.")
+            # skl2onnx declares one axis for the labels of several classes at once, and gives two, as it should.
+            value.type.tensor_type.ClearField("shape")
         kept.append(value)
     del graph.output[:]
     graph.output.extend(kept)
