@@ -39,9 +39,13 @@ from paritygate.mesh.errors import CannotExpress, Fault
 from paritygate.mesh.routing import Facts, bucket_text
 from paritygate.mesh.types import BUCKETS, HeaderMatch, Match, MatchKind, Rollout, Route, Topology, Weight
 
-_DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_DNS_NAME = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
-_LABEL_KEY = re.compile(rf"({_DNS_LABEL}(\.{_DNS_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_NAME = rf"{_LABEL}(\.{_LABEL})*"
+_DNS_LABEL = re.compile(_LABEL)
+_DNS_NAME = re.compile(_NAME)
+_HOST = re.compile(rf"(\*\.)?{_NAME}")
+_GATEWAY = re.compile(rf"({_LABEL}/)?{_NAME}")
+_LABEL_KEY = re.compile(rf"({_NAME}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +81,10 @@ class IstioDialect(Dialect[IstioTarget]):
         return IstioTarget()
 
     def _render(self, rollout: Rollout, target: IstioTarget) -> list[Document]:
-        target = _completed(target, rollout)
         faults = [*_target_faults(target, rollout), *_rollout_faults(rollout)]
         if faults:
             raise CannotExpress(f"rollout of '{rollout.model}' to istio", faults)
+        target = _completed(target, rollout)
         return [_virtual_service(rollout, target), _destination_rule(rollout, target)]
 
     def read_back(self, documents: Sequence[Mapping[str, Any]]) -> Rollout:
@@ -119,27 +123,27 @@ def _completed(target: IstioTarget, rollout: Rollout) -> IstioTarget:
 
 
 def _target_faults(target: IstioTarget, rollout: Rollout) -> list[Fault]:
-    where = "$target"
-    faults = []
-    if not _DNS_NAME.fullmatch(target.name):
-        advice = "" if target.name != rollout.model else "; pass the target another name than the model's"
-        faults.append(
-            Fault(f"'{target.name}' cannot be the name of a Kubernetes object{advice}", f"{where}.name")
-        )
-    if not re.fullmatch(_DNS_LABEL, target.namespace):
-        faults.append(Fault(f"'{target.namespace}' cannot be a namespace", f"{where}.namespace"))
-    if not _DNS_NAME.fullmatch(target.host) and target.name != rollout.model:
-        faults.append(Fault(f"'{target.host}' is not a host name", f"{where}.host"))
+    name = target.name or rollout.model
+    advice = "" if target.name else "; pass the target another name than the model's"
+    object_name = f"the name of a Kubernetes object{advice}"
+    faults = [
+        *_unfit(_DNS_NAME, name, f"cannot be {object_name}", "name"),
+        *_unfit(_DNS_LABEL, target.namespace, "cannot be a namespace", "namespace"),
+        *_unfit(_LABEL_KEY, target.version_label, "cannot be the key of a label", "version_label"),
+    ]
+    if target.host:
+        faults += _unfit(_DNS_NAME, target.host, "is not a host name", "host")
     for index, host in enumerate(target.hosts):
-        if host != target.host and not _DNS_NAME.fullmatch(host.removeprefix("*.")):
-            faults.append(Fault(f"'{host}' is not a host name", f"{where}.hosts[{index}]"))
-    if not _LABEL_KEY.fullmatch(target.version_label):
-        faults.append(
-            Fault(f"'{target.version_label}' cannot be the key of a label", f"{where}.version_label")
-        )
+        faults += _unfit(_HOST, host, "is not a host name", f"hosts[{index}]")
+    for index, gateway in enumerate(target.gateways):
+        faults += _unfit(_GATEWAY, gateway, "is not the name of a gateway", f"gateways[{index}]")
     if target.port is not None and not 1 <= target.port <= 65535:
-        faults.append(Fault(f"port {target.port} must be from 1 to 65535", f"{where}.port"))
+        faults.append(Fault(f"port {target.port} must be from 1 to 65535", "$target.port"))
     return faults
+
+
+def _unfit(pattern: re.Pattern[str], value: str, message: str, field: str) -> list[Fault]:
+    return [] if pattern.fullmatch(value) else [Fault(f"'{value}' {message}", f"$target.{field}")]
 
 
 def _rollout_faults(rollout: Rollout) -> list[Fault]:

@@ -29,6 +29,7 @@ MAX_TOTAL_WEIGHT = 2**32 - 1
 
 API_GROUP = "networking.istio.io/"
 ROUTE_ACTIONS = ("route", "redirect", "directResponse", "delegate")
+REDIRECT_CODES = (301, 302, 303, 307, 308)
 STRING_MATCHES = ("exact", "prefix", "regex")
 PSEUDO_HEADERS = ("uri", "scheme", "method", "authority")
 HEADER_MAPS = ("headers", "withoutHeaders", "queryParams")
@@ -303,6 +304,15 @@ class _Checker:
         ).items():
             if not isinstance(label, str):
                 self._error(f"must be text, got {shown(label)}", f"{path}.sourceLabels.{name}")
+        for gateway, gateway_path in self._list(match, "gateways", path):
+            if not isinstance(gateway, str) or not gateway:
+                self._error(f"must be the name of a gateway, got {shown(gateway)}", gateway_path)
+        for key in ("sourceNamespace", "statPrefix", "name"):
+            self._text(match, key, path)
+        if not isinstance(match.get("ignoreUriCase", False), bool):
+            self._error(
+                f"must be true or false, got {shown(match['ignoreUriCase'])}", f"{path}.ignoreUriCase"
+            )
 
     def _string_match(self, value: object, path: str, *, may_be_empty: bool) -> None:
         condition = self._mapping({} if value is None else value, path, STRING_MATCHES)
@@ -353,7 +363,13 @@ class _Checker:
             if response is not None:
                 self._status(response.get("status"), f"{path}.directResponse.status")
         if "redirect" in given:
-            self._mapping(rule["redirect"], f"{path}.redirect")
+            redirect = self._mapping(rule["redirect"], f"{path}.redirect") or {}
+            if redirect.get("redirectCode", 301) not in REDIRECT_CODES:
+                codes = ", ".join(map(str, REDIRECT_CODES))
+                self._error(
+                    f"must be one of {codes}, got {shown(redirect['redirectCode'])}",
+                    f"{path}.redirect.redirectCode",
+                )
 
     def _status(self, value: object, path: str) -> None:
         status = self._whole(value, path, "status")
