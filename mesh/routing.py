@@ -138,18 +138,21 @@ def header_fits(condition: HeaderMatch, headers: Mapping[str, str]) -> bool:
 
 
 def sticky_key(sticky: StickyKey | None, facts: Facts) -> tuple[bytes | None, str]:
-    """The bytes that pin this request to a bucket, or None and why there are none."""
+    """The bytes that pin this request to a bucket, or None and why there are none.
+
+    A key that is there and empty is a key, as it is for Envoy: all who send it share one bucket.
+    """
     if sticky is None:
         return None, "the rollout names no sticky key"
     if sticky.source is KeySource.HEADER:
         header = facts.headers.get(sticky.name)
-        return (wire_bytes(header), "") if header else (None, f"no {sticky} in the request")
+        return (None, f"no {sticky} in the request") if header is None else (wire_bytes(header), "")
     value = facts.parameters.get(sticky.name)
-    if isinstance(value, str) and value:
+    if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass"), ""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value).encode("ascii"), ""
-    if value is None or value == "":
+    if value is None:
         return None, f"no {sticky} in the request"
     return None, f"{sticky} is a {type(value).__name__}, and only text and whole numbers are keys"
 

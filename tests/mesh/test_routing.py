@@ -81,6 +81,8 @@ def test_header_names_in_a_file_know_no_case() -> None:
         ("{header: x-user}", Facts({"x-user": "\u20ac"}), "\u20ac".encode()),
         ("{parameter: user}", Facts(parameters={"user": "zo\u00eb"}), "zo\u00eb".encode()),
         ("{parameter: user}", Facts(parameters={"user": 17}), b"17"),
+        ("{header: x-user}", Facts({"x-user": ""}, draw=7), b""),
+        ("{parameter: user}", Facts(parameters={"user": ""}, draw=7), b""),
     ],
 )
 def test_the_bucket_is_xxh64_of_the_exact_bytes(sticky: str, facts: Facts, key: bytes) -> None:
@@ -93,9 +95,7 @@ def test_the_bucket_is_xxh64_of_the_exact_bytes(sticky: str, facts: Facts, key: 
     [
         ("", Facts(draw=7), "the rollout names no sticky key"),
         ("{header: x-user}", Facts(draw=7), "no header 'x-user' in the request"),
-        ("{header: x-user}", Facts({"x-user": ""}, draw=7), "no header 'x-user' in the request"),
         ("{parameter: u}", Facts({"u": "a"}, draw=7), "no parameter 'u' in the request"),
-        ("{parameter: u}", Facts(parameters={"u": ""}, draw=7), "no parameter 'u' in the request"),
         ("{parameter: u}", Facts(parameters={"u": 1.5}, draw=7), "parameter 'u' is a float, and only text and whole numbers are keys"),
         ("{parameter: u}", Facts(parameters={"u": True}, draw=7), "parameter 'u' is a bool, and only text and whole numbers are keys"),
     ],
