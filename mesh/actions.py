@@ -10,15 +10,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paritygate.mesh.errors import ActionRefused, VersionsDiffer
-from paritygate.mesh.state import (
-    Acknowledgement,
-    Change,
-    Phase,
-    RolloutState,
-    StateStore,
-    Transition,
-    change_to,
-)
+from paritygate.mesh.state import StateStore
+from paritygate.mesh.transitions import Acknowledgement, Change, Phase, RolloutState, Transition, change_to
 from paritygate.mesh.types import Rollout
 
 DEFAULT_WAIT_S = 10.0

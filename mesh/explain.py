@@ -13,7 +13,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from paritygate.mesh.config import nearest_hint, read_text
+from paritygate.mesh.config import read_text
+from paritygate.mesh.config_reader import nearest_hint
 from paritygate.mesh.errors import Fault, RolloutInvalid
 from paritygate.mesh.routing import (
     Facts,

@@ -23,16 +23,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paritygate.mesh.dialects.istio_rules import (
-    PSEUDO_HEADERS,
+from paritygate.mesh.dialects.istio_documents import (
     Finding,
     Severity,
-    check,
     document_name,
     is_kind,
     namespace_of,
     qualified,
 )
+from paritygate.mesh.dialects.istio_rules import PSEUDO_HEADERS, check
 from paritygate.mesh.errors import CannotRead, Fault
 from paritygate.mesh.patterns import Pattern
 from paritygate.mesh.routing import wire_bytes

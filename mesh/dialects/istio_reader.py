@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from paritygate.mesh.config import SCHEMA, rollout_from_value
+from paritygate.mesh.config import rollout_from_value
+from paritygate.mesh.config_reader import SCHEMA
 from paritygate.mesh.dialects.istio_buckets import bound_of
-from paritygate.mesh.dialects.istio_rules import Severity, check, document_name, is_kind
+from paritygate.mesh.dialects.istio_documents import Severity, document_name, is_kind
+from paritygate.mesh.dialects.istio_rules import check
 from paritygate.mesh.dialects.istio_words import (
     BUCKET_HEADER,
     MODEL,

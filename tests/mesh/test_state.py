@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.rollouts import rollout
 
-from paritygate.mesh import state as state_module
+from paritygate.mesh import files
 from paritygate.mesh.errors import MeshError, StateBusy, StateCorrupt, StateError, StateUnwritable
-from paritygate.mesh.state import Change, FileStateStore, Phase, RolloutState
+from paritygate.mesh.state import Acknowledgement, Change, FileStateStore, Phase, RolloutState
 
 
 class Clock:
@@ -234,7 +234,7 @@ def test_a_lock_that_is_held_too_long_is_one_line(
     store: FileStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.apply(rollout("{1: 90, 2: 10}"), actor="ann")
-    monkeypatch.setattr(state_module, "LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(files, "LOCK_TIMEOUT_S", 0.1)
     with open(store.directory / "lock") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(StateBusy, match=r"lock has been held by another process for 0\.1 s"):
@@ -246,7 +246,7 @@ def test_a_lock_that_is_held_too_long_is_one_line(
 
 
 def test_without_workers_everything_is_acknowledged(store: FileStateStore) -> None:
-    assert store.wait_acknowledged(7, 0) == state_module.Acknowledgement(True, (), ())
+    assert store.wait_acknowledged(7, 0) == Acknowledgement(True, (), ())
 
 
 def test_workers_that_lag_are_named(store: FileStateStore) -> None:

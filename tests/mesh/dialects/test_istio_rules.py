@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paritygate.mesh.dialects.istio_documents import Severity
 from paritygate.mesh.dialects.istio_interpreter import IstioMesh, MeshRequest
-from paritygate.mesh.dialects.istio_rules import Severity, check
+from paritygate.mesh.dialects.istio_rules import check
 from paritygate.mesh.errors import CannotRead
 from paritygate.mesh.yaml_text import load_document
 
