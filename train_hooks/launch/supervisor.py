@@ -243,9 +243,15 @@ class Supervisor:
         self.roots: list[Root] = []
         self.selector = selectors.DefaultSelector()
         self.ranks = [LineSource(f"rank {rank}", rank) for rank in range(order["world_size"])]
-        self.agents = [LineSource(spec["source"], None) for spec in order["roots"]]
+        self.agents = [self._lines_of(spec) for spec in order["roots"]]
+        self.started: set[int] = set()
+        self.ended: set[int] = set()
         self.control = LineSource("control", None)
         self.results = LineSource("results", None)
+
+    def _lines_of(self, spec: dict[str, Any]) -> LineSource:
+        """Where a root writes: the pipe of its rank if it is one, else one of its own."""
+        return LineSource(spec["source"], None) if spec["rank"] is None else self.ranks[spec["rank"]]
 
     def run(self) -> None:
         """From the first start to the last kill."""
@@ -261,7 +267,7 @@ class Supervisor:
 
     def _start(self) -> None:
         """Start every root, or none: a root that cannot be started ends the job."""
-        for lines in (*self.ranks, *self.agents, self.control, self.results):
+        for lines in {*self.ranks, *self.agents, self.control, self.results}:
             self.selector.register(lines.reader, selectors.EVENT_READ, lines)
         self.selector.register(0, selectors.EVENT_READ, None)
         if self.launcher.pidfd is not None:
@@ -326,14 +332,23 @@ class Supervisor:
         rank = said["rank"]
         source = f"rank {rank}"
         if said["event"] == "started":
+            self.started.add(rank)
+            self.ended.discard(rank)  # it may be started again
             self.launcher.tell("started", source=source, rank=rank, pid=said["pid"])
         elif said["event"] == "not_started":
+            self.ended.add(rank)
             self.launcher.tell("not_started", source=source, rank=rank, error=said["error"])
+            self._stop("failed")
         else:
             self._end(self.ranks[rank], said.get("code"), said.get("signal"))
 
     def _end(self, lines: LineSource, code: int | None, number: int | None) -> None:
+        """Pass on how a rank or agent ended, once, after everything that it wrote."""
         self._pass_lines(lines, lines.drain())
+        if lines.rank in self.ended:
+            return
+        if lines.rank is not None:
+            self.ended.add(lines.rank)
         name = signal.Signals(number).name if number else None
         self.launcher.tell(
             "exited", source=lines.source, rank=lines.rank, code=code, signal=name, last=list(lines.last)
@@ -381,10 +396,9 @@ class Supervisor:
             self._hear(json.loads(line))
         code = root.code if root.code is not None and root.code >= 0 else None
         number = -root.code if root.code is not None and root.code < 0 else None
-        if root.rank is None or (root.code != 0 and self.reason is None):
-            self._end(lines, code, number)
-            if root.code != 0:
-                self._stop("failed")
+        self._end(lines, code, number)
+        if root.code != 0:
+            self._stop("failed")
 
     def _kill_all(self) -> None:
         """Kill every process below this one until there is none; new ones may appear while it looks."""
@@ -409,6 +423,8 @@ class Supervisor:
             self._hear(json.loads(line))
         for lines in (*self.ranks, *self.agents):
             self._pass_lines(lines, lines.drain())
+        for rank in sorted(self.started - self.ended):  # killed together with what would have reported it
+            self._end(self.ranks[rank], None, signal.SIGKILL)
         self._pass_results(self.results.drain())
 
     def _deliver(self) -> None:

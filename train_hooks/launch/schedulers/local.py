@@ -172,10 +172,18 @@ def _notes(job: JobSpec) -> Iterator[str]:
         )
 
 
+def _limits(job: JobSpec) -> Iterator[str]:
+    """What the supervisor watches."""
+    if not job.hosts:
+        if job.timeout_s is not None:
+            yield f"stopped after {job.timeout_s:g} s (timeout_s)"
+        yield f"ranks that are asked to end are killed after {job.stop_grace_s:g} s (stop_grace_s)"
+
+
 def _render(plan: Plan) -> str:
     """Shell lines that say what is started where, with the variables of every rank."""
     blocks = [f"# job {plan.job.name}: {plan.job.world_size} ranks of {plan.job.framework}"]
-    blocks += [f"# {note}" for note in plan.notes]
+    blocks += [f"# {note}" for note in (*_limits(plan.job), *plan.notes)]
     for node in plan.nodes:
         blocks.append(f"\n# node {node.index} on {node.host}")
         blocks.append(f"cd {shlex.quote(plan.job.local_path(plan.job.workdir))}")
