@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 LAYERS = {
     "runtime": (
-        ["setuptools", "numpy", "onnx", "ml_dtypes", "protobuf", "pyyaml", "rich", "typer", "xxhash"]
+        ["setuptools", "numpy", "onnx", "ml_dtypes", "protobuf", "pyyaml", "rich", "typer", "xxhash", "google-re2"]
         + ["onnxruntime", "fastapi", "grpcio", "httptools", "orjson", "prometheus-client"]
         + ["tritonclient[grpc]", "uvicorn", "uvloop"],
         "What `paritygate[cpu,serve]` needs: export, validate, publish, serve, roll out.",
