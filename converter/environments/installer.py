@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,15 @@ if wrong:
     sys.exit("installed " + ", ".join(wrong))
 for module in modules:
     importlib.import_module(module)
+"""
+
+# The environment's own Python runs our pip: nothing but the pins is installed there, and no pip of its own costs
+# its seconds.
+_RUN_PIP = """
+import runpy, sys
+sys.path.insert(0, sys.argv.pop(1))
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 
 Progress = Callable[[str], None]
@@ -84,24 +95,40 @@ def install(
     progress(f"creating a virtual environment in {directory}")
     builder.run(
         "python -m venv",
-        [sys.executable, "-I", "-m", "venv", directory],
+        [sys.executable, "-I", "-m", "venv", "--without-pip", directory],
         "Check that the folder can be written and that Python's venv module is installed.",
     )
+    pip_home = _lend_pip(spec, directory)
     pins = read_pins(spec.requirements)
     progress(f"installing {len(pins)} pinned packages with pip")
     builder.run(
         "pip install",
-        [python, "-I", "-m", "pip", "install", *_pip_arguments(spec)],
+        [python, "-I", "-c", _RUN_PIP, pip_home, "install", *_pip_arguments(spec)],
         f"Check the network and pip's index settings (pip.conf, PIP_* variables or {PIP_ARGUMENTS_VARIABLE}), "
         f"then run `paritygate env sync {spec.name}`.",
         tell=True,
     )
+    shutil.rmtree(pip_home)
     progress(f"importing {', '.join(spec.modules)} once")
     builder.run(
         f"importing {', '.join(spec.modules)}",
         [python, "-I", "-c", _TRIAL, json.dumps([pins, spec.modules])],
         f"The pinned packages do not run on this machine; see {spec.requirements}.",
     )
+
+
+def _lend_pip(spec: EnvironmentSpec, directory: Path) -> Path:
+    """A folder with nothing but a link to our pip: with more on its path, pip would take ours for installed."""
+    found = importlib.util.find_spec("pip")
+    if found is None or found.origin is None:
+        raise EnvironmentFailure(
+            f"environment '{spec.name}' cannot be built: {sys.executable} has no pip. "
+            f"Run `{sys.executable} -m ensurepip`, then `paritygate env sync {spec.name}`."
+        )
+    home = directory / "pip"
+    home.mkdir()
+    (home / "pip").symlink_to(Path(found.origin).parent)
+    return home
 
 
 def read_pins(requirements: Path) -> dict[str, str]:

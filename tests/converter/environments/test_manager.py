@@ -1,0 +1,170 @@
+"""Building environments with the real pip from a folder of tiny wheels, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support.environments import TinyIndex
+
+from paritygate.converter.environments import list_environments, remove, sync
+from paritygate.converter.environments.manager import MARKER_FILE, in_use
+from paritygate.converter.errors import EnvironmentFailure
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyIndex:
+    return TinyIndex(tmp_path, monkeypatch)
+
+
+def _state(index: TinyIndex) -> str:
+    return next(status.state for status in list_environments() if status.directory == index.spec.directory)
+
+
+def test_an_environment_is_built_once_listed_and_removed(index: TinyIndex) -> None:
+    index.offer()
+    assert _state(index) == "absent"
+    told: list[str] = []
+    built = sync("tiny", told.append)
+    assert built.directory == index.spec.directory
+    assert built.packages == {"tinyframework": "1.0"}
+    assert any(line.startswith("installing 1 pinned packages") for line in told)
+    found = subprocess.run(
+        [built.python, "-I", "-c", "import tinyframework, sys; print(sys.prefix)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(found.stdout.strip()) == built.directory
+
+    again: list[str] = []
+    assert sync("tiny-exporter", again.append) == built
+    assert again == []
+    assert _state(index) == "ready"
+    assert next(s.size_bytes for s in list_environments() if s.name == "tiny") > 10_000
+
+    index.pin("tinyframework==1.0", "# other bytes")
+    states = {(s.directory, s.state) for s in list_environments() if s.name == "tiny"}
+    assert states == {(index.spec.directory, "absent"), (built.directory, "outdated")}
+
+    assert remove("tiny") == [built.directory]
+    assert not built.directory.exists()
+    assert remove("tiny") == []
+
+
+def test_two_processes_at_once_build_one_environment(index: TinyIndex) -> None:
+    """Both begin before either is done; the second waits, says so, and finds it ready."""
+    count = index.folder / "built"
+    index.offer(body=f"import os, time\nopen({str(count)!r}, 'a').write('x')\ntime.sleep(1)\n")
+    builders = [index.build_in_another_process() for _ in range(2)]
+    said = [builder.communicate(timeout=120)[0] for builder in builders]
+    assert [builder.returncode for builder in builders] == [0, 0]
+    assert {text.splitlines()[-1] for text in said} == {str(index.spec.directory)}
+    assert count.read_text() == "x"
+    assert sum("waiting for another process" in text for text in said) == 1
+
+
+def test_a_killed_build_is_never_used_and_the_next_one_clears_it(index: TinyIndex) -> None:
+    reached = index.folder / "reached"
+    index.offer(body=f"import time\nopen({str(reached)!r}, 'w').close()\ntime.sleep(120)\n")
+    builder = index.build_in_another_process()
+    deadline = time.monotonic() + 60
+    while not reached.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    builder.kill()
+    builder.communicate()
+    assert _state(index) == "partial"
+    left = index.spec.directory / "left-by-the-killed-one"
+    left.touch()
+
+    (index.folder / "wheels" / "tinyframework-1.0-py3-none-any.whl").unlink()
+    index.offer()
+    assert sync("tiny", timeout_s=60).packages == {"tinyframework": "1.0"}
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("pins", "body", "match"),
+    [
+        (
+            ["tinyframework==9.9"],
+            "",
+            r"^environment 'tiny' cannot be built: pip install ended with exit code 1 \(ERROR: No matching "
+            r"distribution found for tinyframework==9.9\)\. Check the network and pip's index settings",
+        ),
+        (
+            ["tinyframework==1.0"],
+            "raise ImportError('needs another processor')",
+            r"importing tinyframework ended with exit code 1 \(ImportError: needs another processor\)\.",
+        ),
+        (
+            ["tinyframework==1.0"],
+            "import os, signal; os.kill(os.getpid(), signal.SIGILL)",
+            r"importing tinyframework was killed by SIGILL",
+        ),
+    ],
+    ids=["no-such-version", "import-fails", "crashes-on-import"],
+)
+def test_a_failing_build_gives_one_line_and_leaves_nothing(
+    index: TinyIndex, pins: list[str], body: str, match: str
+) -> None:
+    index.offer(body=body)
+    index.pin(*pins)
+    with pytest.raises(EnvironmentFailure, match=match) as failure:
+        sync("tiny")
+    assert "\n" not in str(failure.value)
+    assert _state(index) == "absent"
+
+
+def test_an_unreachable_index_gives_one_line(index: TinyIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PARITYGATE_PIP_ARGS")
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(
+        EnvironmentFailure, match=r"No matching distribution found for tinyframework==1\.0"
+    ) as failure:
+        sync("tiny")
+    assert "PARITYGATE_PIP_ARGS" in str(failure.value)
+    assert "paritygate env sync tiny" in str(failure.value)
+
+
+def test_a_hanging_step_is_stopped(index: TinyIndex) -> None:
+    index.offer(body="import time; time.sleep(120)")
+    with pytest.raises(
+        EnvironmentFailure, match="importing tinyframework was stopped because it took longer than"
+    ):
+        sync("tiny", timeout_s=6)
+    assert _state(index) == "absent"
+
+
+def test_a_folder_that_cannot_be_written_is_named(index: TinyIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    (index.folder / "file").touch()
+    monkeypatch.setenv("PARITYGATE_ENV_DIR", str(index.folder / "file" / "inside"))
+    with pytest.raises(EnvironmentFailure, match=r"cannot be written .*Set PARITYGATE_ENV_DIR"):
+        sync("tiny")
+
+
+def test_an_environment_in_use_is_not_removed(index: TinyIndex) -> None:
+    index.offer()
+    environment = sync("tiny")
+    with (
+        in_use(environment),
+        pytest.raises(EnvironmentFailure, match=r"is used or built by another process\. Wait for it"),
+    ):
+        remove("tiny")
+    assert environment.python.exists()
+    (environment.directory / MARKER_FILE).unlink()
+    with pytest.raises(EnvironmentFailure, match="was removed by somebody else"), in_use(environment):
+        pass
+
+
+def test_an_environment_whose_python_is_gone_is_built_anew(index: TinyIndex) -> None:
+    index.offer()
+    environment = sync("tiny")
+    environment.python.unlink()
+    assert sync("tiny").python.exists()

@@ -1,0 +1,63 @@
+"""The registry of environments and the pins that are shipped."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from paritygate.converter.environments import SPECS, environments_dir
+from paritygate.converter.environments.installer import read_pins
+from paritygate.converter.environments.specs import REQUIREMENTS_DIR, find_spec
+from paritygate.converter.errors import EnvironmentFailure
+from paritygate.converter.exporters import EXPORTERS
+
+_LINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*")
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_requirements_file_is_nothing_but_exact_pins(name: str) -> None:
+    lines = SPECS[name].requirements.read_text("utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert pins
+    for line in pins:
+        assert _LINE.fullmatch(line), f"{line!r} is no exact pin"
+    assert len(read_pins(SPECS[name].requirements)) == len(pins)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_parts_that_meet_the_core_have_the_versions_that_fit_it(name: str) -> None:
+    pins = read_pins(SPECS[name].requirements)
+    assert pins["ml_dtypes"] == "0.5.4"
+    assert pins["protobuf"].startswith("6.33.")
+
+
+def test_every_requirements_file_has_an_environment_and_every_exporter_of_one_exists() -> None:
+    assert {path.stem for path in REQUIREMENTS_DIR.glob("*.txt")} == set(SPECS)
+    served = [exporter for spec in SPECS.values() for exporter in spec.exporters]
+    assert len(served) == len(set(served))
+    assert set(served) <= set(EXPORTERS)
+
+
+def test_an_environment_is_found_by_its_name_and_by_an_exporter() -> None:
+    assert find_spec("tensorflow") is find_spec("keras")
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(
+        EnvironmentFailure, match=r"no framework environment 'mxnet' \(known: 'sklearn', 'tensorflow'\)"
+    ):
+        find_spec("mxnet")
+
+
+def test_other_pins_are_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARITYGATE_ENV_DIR", str(tmp_path))
+    spec = SPECS["sklearn"]
+    before = spec.directory
+    assert re.fullmatch(r"sklearn-[0-9a-f]{12}", before.name)
+    assert before.parent == tmp_path == environments_dir()
+    other = tmp_path / "sklearn.txt"
+    other.write_bytes(spec.requirements.read_bytes() + b"\n")
+    monkeypatch.setattr("paritygate.converter.environments.specs.REQUIREMENTS_DIR", tmp_path)
+    assert spec.directory != before

@@ -1,0 +1,87 @@
+"""Framework environments for tests: the real ones, one that is this interpreter, and tiny ones to break."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from paritygate.converter.environments import SPECS, Environment, EnvironmentSpec, sync
+from paritygate.converter.environments.manager import MARKER_FILE, MARKER_SCHEMA
+
+
+def real_environment(name: str) -> Environment:
+    """The real environment, built from the package registry into the user's cache if it is not there yet."""
+    return sync(name, lambda line: print(f"[{name}] {line}", flush=True), timeout_s=1500)
+
+
+def this_interpreter_as(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> EnvironmentSpec:
+    """A complete environment whose interpreter is this one, so that the child's ways can be tried in seconds."""
+    monkeypatch.setenv("PARITYGATE_ENV_DIR", str(folder))
+    spec = SPECS[name]
+    python = spec.directory / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    marker = {"schema": MARKER_SCHEMA, "name": name, "packages": {}, "build_seconds": 0.0}
+    (spec.directory / MARKER_FILE).write_text(json.dumps(marker))
+    return spec
+
+
+class TinyIndex:
+    """A folder of wheels with one package each test may fill; pip sees nothing else."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        (folder / "wheels").mkdir(parents=True)
+        monkeypatch.setenv("PARITYGATE_ENV_DIR", str(folder / "environments"))
+        monkeypatch.setenv("PARITYGATE_PIP_ARGS", f"--no-index --find-links {folder / 'wheels'}")
+        self._requirements = folder / "tiny.txt"
+        monkeypatch.setattr(EnvironmentSpec, "requirements", property(lambda _spec: self._requirements))
+        monkeypatch.setitem(SPECS, "tiny", EnvironmentSpec("tiny", ("tiny-exporter",), ("tinyframework",)))
+        self.pin("tinyframework==1.0")
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        return SPECS["tiny"]
+
+    def build_in_another_process(self) -> subprocess.Popen[str]:
+        """Start a `sync` of this environment in a process of its own."""
+        script = (
+            "import sys; from pathlib import Path\n"
+            "from paritygate.converter.environments import SPECS, EnvironmentSpec, sync\n"
+            "EnvironmentSpec.requirements = property(lambda spec: Path(sys.argv[1]))\n"
+            "SPECS['tiny'] = EnvironmentSpec('tiny', (), ('tinyframework',))\n"
+            "print(sync('tiny', print).directory)\n"
+        )
+        command = [sys.executable, "-c", script, str(self._requirements)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def pin(self, *lines: str) -> None:
+        """Write the requirements file."""
+        self._requirements.write_text("# pins\n" + "".join(f"{line}\n" for line in lines))
+
+    def offer(self, version: str = "1.0", body: str = "") -> None:
+        """Put a wheel of `tinyframework` into the index; `body` is what importing it runs."""
+        info = f"tinyframework-{version}.dist-info"
+        files = {
+            "tinyframework.py": body,
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tinyframework\nVersion: {version}\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        record = [f"{name},sha256={_digest(text)},{len(text.encode())}" for name, text in files.items()]
+        files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,"]) + "\n"
+        path = self.folder / "wheels" / f"tinyframework-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as wheel:
+            for name, text in files.items():
+                wheel.writestr(name, text)
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
