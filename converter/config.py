@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,10 @@ class ExportConfig:
     factory: str | None = None
     """`module:function` that builds the network into which a weights file is loaded."""
 
+    weights: str | None = None
+    """The entry of a training checkpoint that holds the weights, such as `ema_state_dict`; dots go deeper. None
+    takes the raw ones, alone or under one of the usual names, and the manifest says which."""
+
     samples: tuple[Feeds, ...] = ()
     """The user's own inputs. Their digest and figures are recorded; the arrays stay out of the bundle."""
 
@@ -73,7 +77,7 @@ class ExportConfig:
     """Whether the source is also asked for double-precision answers, the floor that parity measures noise by."""
 
     external_data_threshold_bytes: int = EXTERNAL_DATA_THRESHOLD_BYTES
-    """Weights larger than this in sum are written beside the model as `model.onnx.data`; 0 forces the side file."""
+    """Weights larger than this in sum are written beside the model as `model.onnx.data`; 0 forces it."""
 
     after_conversion: Callable[[Path], None] | None = None
     """Fault injection: called with the finished ONNX file before any answer of the source is recorded. What it
@@ -86,7 +90,7 @@ class ExportConfig:
                 f"not beginning with '-' or '.', at most 128 characters."
             )
         if isinstance(self.opset, bool) or not isinstance(self.opset, int):
-            raise ValueError(f"opset must be a whole number, got {self.opset!r}.")
+            raise ValueError(f"opset must be a whole number, got {self.opset!r}.")  # noqa: TRY004 - one kind
         if not OLDEST_OPSET <= self.opset <= NEWEST_OPSET:
             raise ValueError(
                 f"opset {self.opset} cannot be written; expected {OLDEST_OPSET} to {NEWEST_OPSET}. "
@@ -98,7 +102,7 @@ class ExportConfig:
         _check_ranges(self.integer_ranges)
 
 
-def _check_names(field_name: str, names: Sequence[str] | None) -> None:
+def _check_names(field_name: str, names: Any) -> None:
     if names is None:
         return
     if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
@@ -108,19 +112,19 @@ def _check_names(field_name: str, names: Sequence[str] | None) -> None:
         raise ValueError(f"{field_name} gives {twice[0]!r} more than once; every name must be its own.")
 
 
-def _check_dynamic(dynamic: Mapping[str, Mapping[int, str]] | None) -> None:
+def _check_dynamic(dynamic: Any) -> None:
     for name, axes in (dynamic or {}).items():
-        sound = isinstance(axes, Mapping) and all(
-            isinstance(axis, int) and isinstance(dim, str) and dim.isidentifier()
-            for axis, dim in axes.items()
-        )
-        if not sound:
+        if not isinstance(axes, Mapping) or not all(_names_a_size(*pair) for pair in axes.items()):
             raise ValueError(
                 f"dynamic[{name!r}] is {axes!r}; expected axis -> name of the size, such as {{0: 'batch'}}."
             )
 
 
-def _check_ranges(ranges: Mapping[str, tuple[int, int]]) -> None:
+def _names_a_size(axis: Any, dim: Any) -> bool:
+    return isinstance(axis, int) and isinstance(dim, str) and dim.isidentifier()
+
+
+def _check_ranges(ranges: Any) -> None:
     for name, bounds in ranges.items():
         if len(bounds) != 2 or bounds[0] > bounds[1]:
             raise ValueError(

@@ -1,1 +1,1 @@
-"""paritygate.converter.checkpoints."""
+"""Opening sources without running what they carry: factories that the user names, and weights files."""

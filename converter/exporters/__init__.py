@@ -48,14 +48,15 @@ def detect(source: Any) -> str:
     A `module:function` is built and told from what it gives, since its name says nothing.
 
     Raises:
-        SourceError: If no exporter, or more than one, says that the source is its own, or a factory cannot be built.
+        SourceError: If no exporter, or more than one, says that it is its own, or a factory cannot be built.
     """
     claims = [name for name in EXPORTERS if get_exporter(name).recognises(source)]
     if not claims and is_factory(source):
         return detect(build(source).model)
     if len(claims) == 1:
         return claims[0]
-    shown = source if isinstance(source, str | Path) else f"a {type(source).__module__}.{type(source).__qualname__}"
+    kind = f"a {type(source).__module__}.{type(source).__qualname__}"
+    shown = source if isinstance(source, str | Path) else kind
     said = f"{claims} all read it" if claims else "no exporter knows it"
     raise SourceError(
         f"cannot tell the framework of {shown}: {said}. Name it (framework=, or --framework), "

@@ -19,7 +19,7 @@ A new exporter is two small classes in one file and one line in `EXPORTERS`:
 
     class MyExporter(Exporter):
         name = "my"
-        def recognises(self, source): ...               # cheap, imports no framework, never opens a file that runs code
+        def recognises(self, source): ...               # cheap: imports no framework, runs nothing
         def versions(self): return Versions("my", "1.2", "my2onnx", "0.3")
         @contextmanager
         def open_source(self, source, config): yield MyModel(...)
@@ -27,7 +27,7 @@ A new exporter is two small classes in one file and one line in `EXPORTERS`:
     class MyModel(SourceModel):
         inputs = (SourceInput("x", DType.FLOAT32, (None, 28, 28)),)   # natural names, order of the call
         dims_are_declared = True                                      # None above is the framework's own word
-        def run(self, feeds): return {"y": ...}                       # natural names in their order, inference mode
+        def run(self, feeds): return {"y": ...}                       # natural names, in order, inference mode
         def convert(self, request): ...                               # writes request.path
 
 Names in a `SourceModel` are always the framework's own; the base renames to the user's and back.
@@ -118,7 +118,7 @@ class ConversionRequest:
     external_data_threshold_bytes: int
 
 
-class DimCannotVary(Exception):  # noqa: N818 - a request to the base, not an error that users meet
+class DimCannotVary(Exception):
     """Raised by `SourceModel.convert` for a dimension that the framework's exporter can only fix.
 
     Attributes:

@@ -86,7 +86,7 @@ def bind_inputs(model: SourceModel, config: ExportConfig) -> Binding:
     """
     own = tuple(spec.name for spec in model.inputs)
     names = _user_names(own, config.input_names)
-    renamed = {o: n for o, n in zip(own, names, strict=True)}
+    renamed = dict(zip(own, names, strict=True))
     _refuse_unknown("dynamic", config.dynamic or {}, names)
     _refuse_unknown("integer_ranges", config.integer_ranges, names)
     example = None if model.example is None else {renamed[k]: v for k, v in model.example.items()}

@@ -26,7 +26,7 @@ REASON_LENGTH = 300
 """Characters of a framework's own text that are kept in a reason."""
 
 
-class SourceRejected(Exception):  # noqa: N818 - an answer of the source, not an error that users meet
+class SourceRejected(Exception):
     """The source refused these inputs; the text is its own first line."""
 
 
@@ -50,25 +50,29 @@ class NamedSource:
             SourceRejected: If the source refuses the inputs.
             ExportError: If its answers are not named arrays, or other ones than before.
         """
-        return self._named(self._call(self.model.run, binding, feeds))
+        return self._named(self._call(self.model.run, binding, feeds), binding)
 
     def run_float64(self, binding: Binding, feeds: Feeds) -> dict[str, Array] | None:
         """The source's double-precision answers under the user's names, floating outputs only; None without."""
         answers = self._call(self.model.run_float64, binding, feeds)
         if answers is None:
             return None
-        named = self._named(answers)
-        return {name: array.astype(np.float64) for name, array in named.items() if is_floating(array)}
+        named = self._named(answers, binding)
+        wide = {name: array for name, array in named.items() if is_floating(array)}
+        narrow = next((name for name, array in wide.items() if array.dtype != np.float64), None)
+        if narrow is not None:
+            raise SourceRejected(f"it computes {narrow!r} in {wide[narrow].dtype} whatever its weights are")
+        return wide
 
     def _call(self, method: Any, binding: Binding, feeds: Feeds) -> Any:
         try:
             return method(binding.to_own(feeds))
         except ConverterError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a framework raises is its answer, and is recorded
+        except Exception as error:
             raise SourceRejected(one_line(error)) from error
 
-    def _named(self, answers: Mapping[str, Array]) -> dict[str, Array]:
+    def _named(self, answers: Mapping[str, Array], binding: Binding) -> dict[str, Array]:
         own = tuple(answers)
         self.own_outputs = self.own_outputs or own
         if own != self.own_outputs:
@@ -76,12 +80,16 @@ class NamedSource:
                 f"the source gave the outputs {list(own)}, before {list(self.own_outputs)}; "
                 f"a served model gives the same outputs each time."
             )
-        names = self._names(own)
+        names = self._names(own, [spec.name for spec in binding.inputs])
         return {name: as_answer(name, answers[key]) for name, key in zip(names, own, strict=True)}
 
-    def _names(self, own: Sequence[str]) -> tuple[str, ...]:
+    def _names(self, own: Sequence[str], inputs: Sequence[str]) -> tuple[str, ...]:
+        """The outputs' names; one that an input has gives way, since a graph cannot hold both."""
         if self.output_names is None:
-            return tuple(own)
+            return tuple(f"{name}_out" if name in inputs else name for name in own)
+        both = [name for name in self.output_names if name in inputs]
+        if both:
+            raise ExportError(f"{both[0]!r} names an input and an output; give the output another name.")
         if len(self.output_names) != len(own):
             raise ExportError(
                 f"output_names gives {len(self.output_names)} names {list(self.output_names)}, but the model "
@@ -151,7 +159,7 @@ def _settle_grown(source: NamedSource, binding: Binding) -> Binding:
     except SourceRejected as error:
         shapes = ", ".join(f"{n} {a.dtype}{list(a.shape)}" for n, a in binding.example.items())
         raise ExportError(
-            f"the model refuses its own example inputs ({shapes}): {error}. Give inputs that it takes."
+            f"the model refuses its own example inputs ({shapes}): {error}. {_hint(binding.example)}"
         ) from error
     for dim, size in list(binding.sizes.items()):
         if binding.trace_dims[dim] == size:
@@ -161,6 +169,13 @@ def _settle_grown(source: NamedSource, binding: Binding) -> Binding:
         except SourceRejected as error:
             binding = binding.demote(dim, size, f"the source takes no other size: {error}")
     return binding
+
+
+def _hint(example: Feeds) -> str:
+    wide = [name for name, array in example.items() if array.dtype == np.float64]
+    if wide:
+        return f"If the model takes float32, pass {wide[0]}.astype('float32'): numpy gives float64 by default."
+    return "Give inputs that it takes."
 
 
 def _accepted(source: NamedSource, binding: Binding, sizes: Mapping[str, int]) -> bool:
@@ -198,7 +213,7 @@ class Capture:
         probes: What is sealed.
         omitted: Planned cases without a probe, with the reason.
         shapes: Sizes and output shapes of every case that the source answered.
-        figures: For each sample, smallest, largest and mean value of each output, and its count of non-finite ones.
+        figures: For each sample: smallest, largest, mean value of each output, and how many are not finite.
         notes: Sentences for the manifest.
     """
 
@@ -265,7 +280,8 @@ def integer_ranges(model: SourceModel, binding: Binding, config: ExportConfig) -
 
 
 def _sample_question(binding: Binding, sample: Feeds, index: int) -> _Question:
-    case, dims = f"sample:{index}", {}
+    case = f"sample:{index}"
+    dims: dict[str, int] = {}
     names = [spec.name for spec in binding.inputs]
     if set(sample) != set(names):
         raise ExportError(f"sample {index} has the inputs {sorted(sample)}; the model takes {names}.")
@@ -365,16 +381,35 @@ class _Asker:
         try:
             wide = self.source.run_float64(self.binding, question.feeds)
         except (SourceRejected, ExportError) as error:
-            return self._without_float64(str(error))
-        if wide is None:
-            return self._without_float64("the exporter has no double-precision form of it")
-        if any(wide[name].shape != answers[name].shape for name in wide):
-            return self._without_float64("its shapes are not those of the answers")
+            self._stop_float64(str(error))
+            return None
+        fault = _no_reference(wide, answers, compare=question.case == BASE_CASE)
+        if fault is not None:
+            self._stop_float64(fault)
+            return None
         return wide
 
-    def _without_float64(self, reason: str) -> None:
+    def _stop_float64(self, reason: str) -> None:
         self.wide = False
-        self.said.notes.append(f"The source gives no float64 reference: {reason}.")
+        self.said.notes.append(f"The source gives no float64 reference: {reason.rstrip('.')}.")
+
+
+def _no_reference(wide: Feeds | None, answers: Feeds, *, compare: bool) -> str | None:
+    """Why double-precision answers cannot be the reference that noise is measured by, or None.
+
+    A twin that computes something else would pass for a large noise floor and excuse real faults, so in the base
+    case it must agree with the answers to 5 % of their scale.
+    """
+    if wide is None:
+        return "the exporter has no double-precision form of it"
+    for name, array in wide.items():
+        narrow = answers[name].astype(np.float64)
+        if array.shape != narrow.shape:
+            return f"the shape of {name!r} is not that of the answer"
+        scale = float(np.max(np.abs(narrow[np.isfinite(narrow)]), initial=0.0))
+        if compare and not np.allclose(array, narrow, rtol=0.05, atol=0.05 * scale, equal_nan=True):
+            return f"its double-precision twin computes another {name!r}"
+    return None
 
 
 def _figures(array: Array) -> dict[str, Any]:
@@ -497,5 +532,5 @@ def _output_dim(
 def _symbol(
     name: str, axis: int, graph: Dim, seen: Sequence[tuple[Mapping[str, int], tuple[int, ...]]]
 ) -> Dim:
-    """The graph says that a size may move although no case moved it: it depends on the data, or on one case only."""
+    """The graph says that a size may move although no case moved it: it hangs on the data."""
     return graph if isinstance(graph, str) and graph in seen[0][0] else f"{name}_dim{axis}"

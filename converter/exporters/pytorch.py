@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paritygate.converter.checkpoints.factories import build, is_factory
+from paritygate.converter.checkpoints.files import existing_file, file_sha256
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.errors import ExportError, SourceError
-from paritygate.converter.exporters.base import Exporter, SourceModel, Versions
+from paritygate.converter.errors import ExportError, FactoryError, SourceError
+from paritygate.converter.exporters.base import Exporter, SourceModel, Versions, Weights
 from paritygate.converter.exporters.binding import declared_inputs
 
 if TYPE_CHECKING:
@@ -66,27 +68,88 @@ def _require_torch() -> None:
 def _open(source: Any, config: ExportConfig) -> SourceModel:
     import torch
 
+    if isinstance(source, torch.export.ExportedProgram):
+        return _from_program(source, config, Weights())
     if isinstance(source, torch.nn.Module):
-        return _from_module(source, config)
+        return _from_module(source, config.inputs, Weights())
+    if is_factory(source) and not Path(source).exists():
+        return _from_factory(source, config)
+    if isinstance(source, str | Path):
+        return _from_file(existing_file(source), config)
     raise SourceError(
         f"a {type(source).__name__} is no PyTorch source; expected an nn.Module, an ExportedProgram, a file "
         f"({', '.join((*WEIGHT_SUFFIXES, PROGRAM_SUFFIX))}) or module:factory."
     )
 
 
-def _from_module(module: torch.nn.Module, config: ExportConfig) -> SourceModel:
+def _from_factory(factory: str, config: ExportConfig) -> SourceModel:
+    module, example = _build_module(factory)
+    inputs = config.inputs if config.inputs is not None else example
+    return _from_module(module, inputs, Weights(f"as built by {factory}"))
+
+
+def _build_module(factory: str) -> tuple[torch.nn.Module, Any]:
+    import torch
+
+    built = build(factory)
+    if not isinstance(built.model, torch.nn.Module):
+        raise FactoryError(
+            f"factory {factory} gave a {type(built.model).__name__}; "
+            f"expected an nn.Module, or (nn.Module, example)."
+        )
+    return built.model, built.example
+
+
+def _from_file(path: Path, config: ExportConfig) -> SourceModel:
+    import torch
+
+    from paritygate.converter.checkpoints import pytorch as files
+
+    sha256 = file_sha256(path)
+    if path.suffix == PROGRAM_SUFFIX:
+        program = files.load_program(path, trust=config.trust)
+        return _from_program(program, config, Weights("as in the exported program", sha256))
+    content = files.load_file(path, trust=config.trust)
+    if isinstance(content, torch.nn.Module):
+        return _from_module(content, config.inputs, Weights("raw: whole module", sha256))
+    state = files.select_state(content, path, config.weights)
+    if config.factory is None:
+        raise SourceError(
+            f"{path} holds weights only; name the code that builds the network for them: "
+            f"factory='module:function' (--factory)."
+        )
+    module, example = _build_module(config.factory)
+    notes = files.load_into(module, state, path, config.factory)
+    inputs = config.inputs if config.inputs is not None else example
+    return _from_module(module, inputs, Weights(state.selection, sha256), notes)
+
+
+def _from_program(
+    program: torch.export.ExportedProgram, config: ExportConfig, weights: Weights
+) -> SourceModel:
+    from paritygate.converter.exporters._pytorch import programs
+
+    return programs.open_program(program, config.inputs, weights)
+
+
+def _from_module(
+    module: torch.nn.Module, inputs: Any, weights: Weights, notes: Sequence[str] = ()
+) -> SourceModel:
     from paritygate.converter.exporters._pytorch import snapshot, structure
-    from paritygate.converter.exporters._pytorch.model import TorchModel
+    from paritygate.converter.exporters._pytorch.model import TorchModel, accepted_call
 
     inner, wrappers = snapshot.unwrap(module)
-    notes = [f"Taken out of {wrapper}." for wrapper in wrappers]
+    said = [*notes, *(f"The module was taken out of its {wrapper}." for wrapper in wrappers)]
     twin = snapshot.inference_copy(inner)
-    declared = declared_inputs(config.inputs)
+    declared = declared_inputs(inputs)
     if declared is not None:
-        return TorchModel(twin, structure.plan_declared(twin, declared), declared=declared, notes=notes)
-    if config.inputs is None:
+        plan = structure.plan_declared(twin, declared)
+        return TorchModel(twin, plan, declared=declared, weights=weights, notes=said)
+    if inputs is None:
         raise ExportError(
             "a PyTorch model does not say what it takes; give example inputs (inputs=), or declare them as in "
             "x:float32[batch,3,32,32]."
         )
-    return TorchModel(twin, structure.plan_call(twin, config.inputs), notes=notes)
+    return TorchModel(
+        twin, accepted_call(twin, structure.plan_calls(twin, inputs)), weights=weights, notes=said
+    )

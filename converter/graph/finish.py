@@ -89,7 +89,7 @@ def declare_outputs(path: Path, outputs: Sequence[TensorSpec]) -> None:
     """Write the shapes of the outputs into the file and check the whole graph.
 
     Raises:
-        ExportError: If onnx's checker refuses the file.
+        ExportError: If onnx's checker or its shape inference refuses the file.
     """
     model = onnx.load(path, load_external_data=False)
     for value, spec in zip(model.graph.output, outputs, strict=True):
@@ -97,9 +97,11 @@ def declare_outputs(path: Path, outputs: Sequence[TensorSpec]) -> None:
     save_structure(model, path)
     try:
         onnx.checker.check_model(str(path))
-    except onnx.checker.ValidationError as error:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ExportError(
-            f"the converter wrote a file that onnx refuses: {str(error).splitlines()[0]}"
+            f"the converter wrote a graph that onnx refuses: {' '.join(lines)[:400]}"
         ) from error
 
 

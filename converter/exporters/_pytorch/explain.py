@@ -1,14 +1,15 @@
-"""Turn what torch says of a failed capture or conversion into one line that names the place in the user's model."""
+"""Turn what torch says of a failed capture into one line that names the place in the user's model."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import re
+import sys
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,46 +17,44 @@ import torch
 from paritygate.converter.errors import ExportError, UnsupportedOperator
 
 _SYMBOLIC_SHAPES = "torch.fx.experimental.symbolic_shapes"
-_GUARD = re.compile(r"eval (?P<guard>.+?) \[guard added\] \((?P<place>[^)]*)\)")
+_GUARD = re.compile(r"eval (?P<guard>.+?) \[guard added\]")
 _NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>")
 _NODE = re.compile(r"Error when translating node %(\w+)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-@dataclass
 class GuardLog(logging.Handler):
-    """The guards that torch.export adds while it captures, each with the user's line that asked for it."""
+    """The guards that torch.export adds while it captures, each with the place in the model that caused it."""
 
-    guards: list[tuple[str, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(logging.INFO)
-
-    __hash__ = logging.Handler.__hash__
+        self._module = module
+        self.guards: list[tuple[str, str | None]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record that tells of a guard."""
+        """Keep a record that tells of a guard, with the line of the model that runs at this moment."""
         found = _GUARD.search(record.getMessage())
         if found:
-            self.guards.append((found["guard"], found["place"]))
+            frames = list(traceback.walk_stack(sys._getframe()))
+            self.guards.append((found["guard"], place_in_model(frames, self._module)))
 
     def why_fixed(self, size: int) -> str:
-        """` (file:line in function)` of the guard that fixed a size, or an empty text where torch does not say."""
+        """`, because of <place>` of the first guard that fixed a size, or an empty text without one."""
         fixing = re.compile(rf"^Eq\(\w+, {size}\)$|^Eq\({size}, \w+\)$")
-        places = [place for guard, place in self.guards if fixing.match(guard)]
+        places = [place for guard, place in self.guards if place is not None and fixing.match(guard)]
         return f", because of {places[0]}" if places else ""
 
 
 @contextlib.contextmanager
-def recorded_guards() -> Iterator[GuardLog]:
-    """Listen to torch's shape reasoning, the only place where it says which line fixed a size.
+def recorded_guards(module: torch.nn.Module) -> Iterator[GuardLog]:
+    """Listen to torch's shape reasoning, the only place that says when a size is fixed, at the moment it is.
 
-    The messages are those of `TORCH_LOGS=dynamic`; where a version of torch words them otherwise, reasons only get
-    shorter.
+    The messages are those of `TORCH_LOGS=dynamic`; where a version of torch words them otherwise, reasons only
+    get shorter.
     """
     logger = logging.getLogger(_SYMBOLIC_SHAPES)
     level, propagate, handlers = logger.level, logger.propagate, list(logger.handlers)
-    log = GuardLog()
+    log = GuardLog(module)
     logger.handlers[:] = [log]
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -70,7 +69,7 @@ def recorded_guards() -> Iterator[GuardLog]:
 def conversion_error(
     error: Exception, program: torch.export.ExportedProgram, module: torch.nn.Module
 ) -> ExportError:
-    """What a failed `torch.onnx.export` means: an operator without ONNX form, named with its module, or the first cause."""
+    """What a failed `torch.onnx.export` means: an operator without ONNX form, or the first cause."""
     text = "\n".join(_ANSI.sub("", str(link)) for link in chain(error))
     missing = _NO_FUNCTION.search(text)
     node = _NODE.search(text)
@@ -83,17 +82,27 @@ def conversion_error(
 
 def capture_error(error: Exception, module: torch.nn.Module) -> ExportError:
     """What a failed `torch.export` means, with the module and the line of the user's code that was at work."""
-    place = _module_at_work(error, module)
-    root = deepest(error)
-    found = re.search(r"([\w]+)\.([\w]+)\.(\w+)", str(root))
-    if any(type(link).__name__ == "UnsupportedOperatorException" for link in chain(error)) and found:
-        return unsupported(f"{found[1]}::{found[2]}", place, module)
-    line = user_line(error, module)
-    where = f" in {describe(place, module)}" if place is not None else ""
-    return ExportError(
-        f"torch.export cannot capture the model{where}{f' ({line})' if line else ''}: {first_line(root)}. "
-        f"Make that part traceable: no Python decision on a tensor's values."
+    frames = _frames(error)
+    path = _module_at_work(frames, module)
+    missing = next(
+        (link for link in chain(error) if type(link).__name__ == "UnsupportedOperatorException"), None
     )
+    if missing is not None:
+        return unsupported(_operator_name(str(missing)), path, module)
+    place = place_in_model(frames, module)
+    if any(type(link).__name__ == "GuardOnDataDependentSymNode" for link in chain(error)):
+        said = (
+            "a Python decision hangs on the values of a tensor there; use torch.where or torch.cond instead"
+        )
+    else:
+        said = f"{first_line(deepest(error))}. Make that part traceable"
+    return ExportError(f"torch.export cannot capture the model{f' in {place}' if place else ''}: {said}.")
+
+
+def _operator_name(text: str) -> str:
+    """`library::operator` from torch's spelling `library.operator.overload`."""
+    parts = text.split(".")
+    return "::".join(parts[:2]) if len(parts) >= 2 else text
 
 
 def unsupported(operator: str, place: str | None, module: torch.nn.Module) -> UnsupportedOperator:
@@ -132,26 +141,35 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0].rstrip('.')}"[:300] if lines else type(error).__name__
 
 
-def user_line(error: BaseException, module: torch.nn.Module) -> str | None:
-    """`file.py:12` of the deepest frame that runs a method of the user's model, torch's own layers excepted."""
-    for frame, number in reversed(_frames(error)):
-        name = frame.f_code.co_filename
-        if isinstance(frame.f_locals.get("self"), torch.nn.Module) and not _is_torch(name):
-            return f"{Path(name).name}:{number}"
-    return None
+def place_in_model(frames: Sequence[tuple[FrameType, int]], module: torch.nn.Module) -> str | None:
+    """`encoder.0 (Block), net.py:12`: the innermost module of the model at work, and its innermost line."""
+    path = _module_at_work(frames, module)
+    line = next((f"{Path(f.f_code.co_filename).name}:{n}" for f, n in frames if _is_users(f)), None)
+    where = [describe(path, module)] if path is not None else []
+    return ", ".join([*where, *([line] if line else [])]) or None
 
 
-def _module_at_work(error: BaseException, module: torch.nn.Module) -> str | None:
+def _is_users(frame: FrameType) -> bool:
+    """Whether a frame runs a method of a module that is neither torch's nor ours."""
+    name = frame.f_code.co_filename
+    ours = Path(name).parent == Path(__file__).parent
+    return isinstance(_own_self(frame), torch.nn.Module) and not ours and not _is_torch(name)
+
+
+def _own_self(frame: FrameType) -> Any:
+    """The first argument of the function that a frame runs, whatever its author calls it."""
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def _module_at_work(frames: Sequence[tuple[FrameType, int]], module: torch.nn.Module) -> str | None:
     paths = {id(part): path for path, part in module.named_modules()}
-    for frame, _ in reversed(_frames(error)):
-        path = paths.get(id(frame.f_locals.get("self")))
-        if path is not None:
-            return path
-    return None
+    return next((paths[id(_own_self(f))] for f, _ in frames if id(_own_self(f)) in paths), None)
 
 
-def _frames(error: BaseException) -> list[tuple[Any, int]]:
-    return [pair for link in chain(error) for pair in traceback.walk_tb(link.__traceback__)]
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """All frames of an exception and its causes, the innermost first."""
+    return [pair for link in chain(error) for pair in traceback.walk_tb(link.__traceback__)][::-1]
 
 
 def _is_torch(filename: str) -> bool:
@@ -159,14 +177,15 @@ def _is_torch(filename: str) -> bool:
 
 
 def _module_of_node(program: torch.export.ExportedProgram, name: str, operator: str) -> str | None:
-    """The path of the module that a graph node came from; torch's decompositions keep that, not always the name."""
+    """The path of the module that a graph node came from; decompositions keep that, not always the name."""
     nodes = list(program.graph.nodes)
     short = operator.split("::")[-1].split(".")[-1]
-    for sought in (lambda n: n.name == name, lambda n: short in str(n.target)):
+    tests: list[Callable[[Any], bool]] = [lambda n: n.name == name, lambda n: short in str(n.target)]
+    for test in tests:
         for node in nodes:
-            if sought(node) and node.meta.get("nn_module_stack"):
+            if test(node) and node.meta.get("nn_module_stack"):
                 path, _ = list(node.meta["nn_module_stack"].values())[-1]
-                return strip_prefix(path)
+                return strip_prefix(str(path))
     return None
 
 

@@ -11,7 +11,8 @@ import torch
 
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._pytorch import explain
-from paritygate.converter.exporters._pytorch.quiet import contained_noise
+from paritygate.converter.exporters._pytorch.quiet import contained_noise, contained_prints
+from paritygate.converter.exporters._pytorch.recurrent import open_sequence_lengths
 from paritygate.converter.exporters._pytorch.snapshot import double_copy
 from paritygate.converter.exporters._pytorch.structure import CallPlan, flatten_output
 from paritygate.converter.exporters._pytorch.tensors import array_from_tensor, dtype_of, tensor_from_array
@@ -28,13 +29,14 @@ FLOAT64_LIMIT_BYTES = 2**31
 """Above 2 GiB of weights no double-precision copy is made: it would take three times that memory in all."""
 
 
-class FlatModule(torch.nn.Module):
+class FlatModule(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # torch may be untyped
     """The user's model behind flat inputs and flat outputs, which is what a graph has."""
 
     def __init__(self, source: torch.nn.Module, plan: CallPlan) -> None:
         super().__init__()
         self.source = source
         self.plan = plan
+        self.training = False  # eval() would reach into captured programs, which refuse it
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Answer flat inputs with a flat tuple."""
@@ -51,21 +53,22 @@ class TorchModel(SourceModel):
         plan: CallPlan,
         *,
         declared: Sequence[TensorSpec] | None = None,
-        weights: Weights = Weights(),
+        with_example: bool = False,
+        weights: Weights | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         self._module = module
         self._plan = plan
         self._double: torch.nn.Module | None = None
-        self.weights = weights
+        self.weights = weights or Weights()
         self.notes: list[str] = [*notes, *_constant_notes(plan)]
+        if declared is None or with_example:
+            pairs = zip(plan.names, plan.tensors, strict=True)
+            self.example = {name: array_from_tensor(tensor) for name, tensor in pairs}
         if declared is not None:
             self.inputs = tuple(SourceInput(spec.name, spec.dtype, spec.shape) for spec in declared)
             self.dims_are_declared = True
         else:
-            self.example = {
-                name: array_from_tensor(tensor) for name, tensor in zip(plan.names, plan.tensors, strict=True)
-            }
             self.inputs = tuple(
                 SourceInput(name, dtype_of(tensor, name), tuple(tensor.shape))
                 for name, tensor in zip(plan.names, plan.tensors, strict=True)
@@ -78,7 +81,7 @@ class TorchModel(SourceModel):
     def run_float64(self, feeds: Feeds) -> dict[str, Array] | None:
         """See `SourceModel.run_float64`: the same module with its weights in double precision."""
         if self._double is None:
-            size = sum(t.numel() * t.element_size() for t in self._module.parameters())
+            size = sum(p.numel() * p.element_size() for p in self._module.parameters())
             if size > FLOAT64_LIMIT_BYTES:
                 return None
             self._double = double_copy(self._module)
@@ -131,9 +134,9 @@ class TorchModel(SourceModel):
 
     def convert(self, request: ConversionRequest) -> None:
         """See `SourceModel.convert`: torch.export, then torch.onnx on what was captured."""
-        flat = FlatModule(self._module, self._plan).eval()
+        flat = FlatModule(self._module, self._plan)
         leaves = tuple(tensor_from_array(request.example[name]) for name in self._plan.names)
-        with contained_noise(), _buffers_kept(self._module):
+        with contained_noise(), contained_prints(), open_sequence_lengths(), _buffers_kept(self._module):
             program, log = self._capture(flat, leaves, request.inputs)
             self._check_dims(program, log, request.inputs)
             converted = self._translate(program, leaves, request.opset)
@@ -153,7 +156,7 @@ class TorchModel(SourceModel):
             {axis: auto for axis, dim in enumerate(spec.shape) if isinstance(dim, str)} for spec in inputs
         )
         try:
-            with explain.recorded_guards() as log:
+            with explain.recorded_guards(self._module) as log:
                 return torch.export.export(flat, leaves, dynamic_shapes=(shapes,), strict=False), log
         except Exception as error:
             raise explain.capture_error(error, self._module) from error
@@ -170,15 +173,19 @@ class TorchModel(SourceModel):
         for name, spec in zip(program.graph_signature.user_inputs, inputs, strict=True):
             shape = _placeholder(program, name).meta["val"].shape
             for size, dim in zip(shape, spec.shape, strict=True):
-                if isinstance(dim, str) and not isinstance(size, torch.SymInt):
-                    why = log.why_fixed(int(size))
-                    raise DimCannotVary(dim, f"torch.export fixes it at {int(size)}{why}")
                 if isinstance(dim, str):
-                    other = symbols.setdefault(str(size), dim)
-                    if other != dim:
-                        raise DimCannotVary(
-                            dim, f"torch.export finds it always equal to {other!r}; give both the same name"
-                        )
+                    self._check_dim(dim, str(size), symbols, log)
+
+    def _check_dim(self, dim: str, symbol: str, symbols: dict[str, str], log: explain.GuardLog) -> None:
+        if (
+            symbol.isdecimal()
+        ):  # a size that torch fixed may still be a SymInt; its text is a bare number then
+            raise DimCannotVary(dim, f"torch.export fixes it at {symbol}{log.why_fixed(int(symbol))}")
+        other = symbols.setdefault(symbol, dim)
+        if other != dim:
+            raise DimCannotVary(
+                dim, f"torch.export finds it always equal to {other!r}; give both the same name"
+            )
 
     def _translate(
         self, program: torch.export.ExportedProgram, leaves: tuple[torch.Tensor, ...], opset: int
@@ -192,6 +199,22 @@ class TorchModel(SourceModel):
                 "torch.onnx gave no model; expected an ONNXProgram. Check the versions of torch and onnxscript."
             )
         return converted
+
+
+def accepted_call(module: torch.nn.Module, plans: Sequence[CallPlan]) -> CallPlan:
+    """The first plan that the model takes; the first of all where it takes none: its word is heard later."""
+    if len(plans) == 1:
+        return plans[0]
+    return next((plan for plan in plans if _takes(module, plan)), plans[0])
+
+
+def _takes(module: torch.nn.Module, plan: CallPlan) -> bool:
+    try:
+        with torch.no_grad(), _buffers_kept(module), contained_noise():
+            plan.call(module, [tensor.clone() for tensor in plan.tensors])
+    except Exception:  # noqa: BLE001 - whatever a model raises means that it was not meant to be called so
+        return False
+    return True
 
 
 def _placeholder(program: torch.export.ExportedProgram, name: str) -> torch.fx.Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator
@@ -25,6 +26,13 @@ def contained_noise() -> Iterator[None]:
             for logger, silence in zip(loggers, filters, strict=True):
                 stack.enter_context(_held(logger, silence))
             yield
+
+
+@contextlib.contextmanager
+def contained_prints() -> Iterator[None]:
+    """Drop what torch's exporter prints: progress with emoji, whole graphs before an error."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
 
 
 class _BelowError(logging.Filter):

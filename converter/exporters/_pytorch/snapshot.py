@@ -15,7 +15,7 @@ from paritygate.converter.errors import ExportError
 
 
 def unwrap(module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
-    """The user's own module inside DistributedDataParallel, DataParallel and torch.compile, and what was taken off."""
+    """The module inside DistributedDataParallel, DataParallel and torch.compile, and what was taken off."""
     taken: list[str] = []
     while True:
         kind = type(module).__name__
@@ -31,8 +31,8 @@ def unwrap(module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
 def inference_copy(module: torch.nn.Module) -> torch.nn.Module:
     """A copy on the CPU, all submodules in evaluation mode, weights and sharing of weights as they are.
 
-    The copy shares no tensor with the original. Tensors on a device are copied to the CPU one by one, so the device
-    needs no extra memory.
+    The copy shares no tensor with the original. Tensors on a device are copied to the CPU one by one, so the
+    device needs no extra memory.
 
     Raises:
         ExportError: If weights are sharded over ranks or not materialised, or the module cannot be copied.
@@ -46,8 +46,8 @@ def inference_copy(module: torch.nn.Module) -> torch.nn.Module:
     except Exception as error:
         raise ExportError(
             f"the model cannot be copied, and the export never works on your own object: "
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}. Keep locks, files "
-            f"and loggers out of the module, or export from a checkpoint with a factory."
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no text'}. Keep locks and "
+            f"files out of the module, or export from a checkpoint with a factory."
         ) from error
     twin.eval()
     return twin
@@ -80,8 +80,8 @@ def _refuse_absent(module: torch.nn.Module) -> None:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if type(tensor).__name__ == "DTensor" or type(tensor.data).__name__ == "DTensor":
             raise ExportError(
-                f"weight {name!r} is sharded over ranks (DTensor); save a full state dict and export that checkpoint "
-                f"with a factory."
+                f"weight {name!r} is sharded over ranks (DTensor); save a full state dict and export that "
+                f"checkpoint with a factory."
             )
         if tensor.is_meta or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
             raise ExportError(

@@ -92,34 +92,52 @@ def unique(name: str, taken: Sequence[str]) -> str:
     return fresh
 
 
-def plan_call(module: torch.nn.Module, example: Any) -> CallPlan:
-    """Plan the call that an example stands for.
+def plan_calls(module: torch.nn.Module, example: Any) -> list[CallPlan]:
+    """The calls that an example may stand for, the likeliest first.
 
     Args:
         module: The model.
         example: An array or tensor; a tuple or list, for positional inputs; or a dict. A dict goes in by keyword
-            where its keys are parameters of `forward`, and as the one argument of a forward that takes one.
+            where its keys are parameters of `forward`; else its values go in by position under its keys as names,
+            where there are as many parameters; else the dict itself is the one argument.
 
     Raises:
         ExportError: If the example cannot be a call of this model.
     """
-    plan = CallPlan()
     parameters = _Parameters(module)
     if isinstance(example, Mapping):
-        if parameters.take_keywords(example):
-            plan._kwargs = {str(key): plan._take(str(key), value) for key, value in example.items()}
-        elif parameters.count_required() <= 1 and parameters.positional:
-            plan._args = [plan._take("", example)]
-        else:
-            raise ExportError(
-                f"the example has the inputs {list(example)}, but forward takes {parameters.positional}; "
-                f"use those names, or give a tuple in that order."
-            )
+        plans = _plan_mapping(parameters, example)
     else:
         values = list(example) if isinstance(example, tuple | list) else [example]
-        plan._args = [plan._take(parameters.name(index), value) for index, value in enumerate(values)]
-    if not plan.names:
+        plans = [_positional({parameters.name(index): value for index, value in enumerate(values)})]
+    if any(not plan.names for plan in plans):
         raise ExportError("the example holds no tensor; give at least one array or tensor as an input.")
+    return plans
+
+
+def _plan_mapping(parameters: _Parameters, example: Mapping[Any, Any]) -> list[CallPlan]:
+    if parameters.take_keywords(example):
+        plan = CallPlan()
+        plan._kwargs = {str(key): plan._take(str(key), value) for key, value in example.items()}
+        return [plan]
+    plans = []
+    if parameters.required <= len(example) <= len(parameters.positional):
+        plans.append(_positional({str(key): value for key, value in example.items()}))
+    if parameters.required <= 1 and parameters.positional:
+        whole = CallPlan()
+        whole._args = [whole._take("", example)]
+        plans.append(whole)
+    if not plans:
+        raise ExportError(
+            f"the example has the inputs {list(example)}, but forward takes {parameters.positional}; "
+            f"use those names, or give a tuple in that order."
+        )
+    return plans
+
+
+def _positional(values: Mapping[str, Any]) -> CallPlan:
+    plan = CallPlan()
+    plan._args = [plan._take(name, value) for name, value in values.items()]
     return plan
 
 
@@ -138,7 +156,7 @@ class _Parameters:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.positional: list[str] = []
-        self._required = 0
+        self.required = 0
         self._keywords: list[str] = []
         self._var_positional: str | None = None
         self._var_keyword = False
@@ -152,7 +170,7 @@ class _Parameters:
         elif kind is parameter.VAR_KEYWORD:
             self._var_keyword = True
         else:
-            self._required += parameter.default is parameter.empty
+            self.required += parameter.default is parameter.empty
             if kind is not parameter.KEYWORD_ONLY:
                 self.positional.append(parameter.name)
             if kind is not parameter.POSITIONAL_ONLY:
@@ -160,9 +178,6 @@ class _Parameters:
 
     def take_keywords(self, given: Mapping[Any, Any]) -> bool:
         return all(isinstance(key, str) and (self._var_keyword or key in self._keywords) for key in given)
-
-    def count_required(self) -> int:
-        return self._required
 
     def name(self, index: int) -> str:
         if index < len(self.positional):
@@ -198,8 +213,9 @@ def _walk(name: str, value: Any, tensors: list[tuple[str, torch.Tensor]], others
 def _members(value: Any) -> list[tuple[Any, Any]] | None:
     if isinstance(value, Mapping):
         return list(value.items())
-    if hasattr(value, "_fields") and isinstance(value, tuple):
-        return list(zip(value._fields, value, strict=True))
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        return list(zip(names, value, strict=True))
     if isinstance(value, tuple | list):
         return list(enumerate(value))
     if dataclasses.is_dataclass(value):

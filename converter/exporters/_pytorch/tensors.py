@@ -33,7 +33,8 @@ def array_from_tensor(tensor: torch.Tensor) -> Array:
         )
     dense = dense.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     if dense.dtype is torch.bfloat16:
-        return dense.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        bits: Array = dense.view(torch.int16).numpy()
+        return bits.view(ml_dtypes.bfloat16)
     try:
         array: Array = dense.numpy()
     except TypeError as error:
