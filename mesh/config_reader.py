@@ -284,6 +284,12 @@ class RolloutReader:
         return len(self.faults) == before
 
     def _check_pattern(self, text: str, path: str) -> None:
+        if not text.isascii():
+            message = (
+                f"regex '{text[:80]}' must be ASCII: meshes match bytes, and other characters are several"
+            )
+            self._fault(f"{message}; use exact or prefix for them", path)
+            return
         try:
             Pattern(text)
         except ValueError as error:

@@ -2,7 +2,6 @@
 
 MeshError
 ├── RolloutInvalid     a rollout file has faults; holds all of them, each with its path
-├── RouteUnavailable   a routing question cannot be answered, for example an unknown model
 ├── ActionRefused      a rollout change that must not happen; says why and what to do
 │   └── VersionsDiffer the versions of a rollout do not share one signature, or one is not there
 ├── StateError         the rollout state cannot be read or written
@@ -57,10 +56,6 @@ class _Faulty(MeshError):
 
 class RolloutInvalid(_Faulty):
     """A rollout file has faults."""
-
-
-class RouteUnavailable(MeshError):
-    """A routing question cannot be answered from what is there."""
 
 
 class ActionRefused(MeshError):

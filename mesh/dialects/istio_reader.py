@@ -129,7 +129,7 @@ def _weighted_route(rule: Mapping[str, Any], path: str) -> dict[str, Any]:
         raise _Unreadable(f"weights sum to {sum(shares)}, and those of a rollout sum to 100", f"{path}.route")
     route = {"name": rule.get("name"), "weights": _weights(zip(items, shares, strict=True), f"{path}.route")}
     if rule.get("match"):
-        route["match"] = [_match(match, path) for match in rule["match"]]
+        route["match"] = [_match(match) for match in rule["match"]]
     return route
 
 
@@ -184,17 +184,15 @@ def _split_bucket(
     buckets = [(block.get("headers") or {}).get(BUCKET_HEADER) for block in blocks]
     if any(bucket != buckets[0] for bucket in buckets):
         raise _Unreadable(f"the blocks of a rule differ in {BUCKET_HEADER}", f"{path}.match")
-    plain = [_match(block, path) for block in blocks]
+    plain = [_match(block) for block in blocks]
     return buckets[0], [] if plain == [{"headers": {}}] else plain
 
 
-def _match(block: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _match(block: Mapping[str, Any]) -> dict[str, Any]:
     headers = block.get("headers") or {}
     plain = {
         name: condition or {"present": True} for name, condition in headers.items() if name != BUCKET_HEADER
     }
-    if not plain and len(headers) != 1 and headers:
-        raise _Unreadable("a block without conditions", path)
     return {"headers": plain}
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from support.envoy import ask, running_envoy
+from support.istio_conditions import CONDITIONS
 from support.rollouts import HEADERS, VALUES, rollout, rollouts
 
 from paritygate.mesh.dialects import get_dialect
@@ -171,3 +173,75 @@ def test_a_key_s_bucket_is_stable_over_the_gateway_and_envoy(tmp_path: Path) -> 
         for key in KEYS[::7]:
             stamped = {"x-user": key, "x-pg-bucket": bucket_text(bucket_of(key)).encode()}
             assert ask(envoy, "matched", stamped) == ask(envoy, "hashed", {"x-user": key})
+
+
+# --- the interpreter --------------------------------------------------------------------------------------
+
+# Conditions on the caller or the proxy decide in istiod which routes a proxy gets; Envoy never sees them.
+ISTIOD_ONLY = ("port", "gateways", "sourceLabels", "sourceNamespace", "scheme")
+
+
+def istiod_route(block: dict[str, Any]) -> dict[str, Any]:
+    """One match block as istiod writes it for Envoy."""
+    match = _path_match(block)
+    headers = [_matcher(f":{key}", block[key]) for key in ("method", "authority") if key in block]
+    headers += [_matcher(name, condition) for name, condition in block.get("headers", {}).items()]
+    headers += [_without(name, condition) for name, condition in block.get("withoutHeaders", {}).items()]
+    parameters = [
+        {"name": name, **({"string_match": _string(condition)} if condition else {"present_match": True})}
+        for name, condition in block.get("queryParams", {}).items()
+    ]
+    return {"match": {**match, "headers": headers, "query_parameters": parameters}, **FITS}
+
+
+FITS = {"direct_response": {"status": 200, "body": {"inline_string": "fits"}}}
+OTHERWISE = {
+    "match": {"prefix": "/"},
+    "direct_response": {"status": 200, "body": {"inline_string": "does not"}},
+}
+
+
+def _path_match(block: dict[str, Any]) -> dict[str, Any]:
+    (kind, text), *_ = [*block.get("uri", {}).items(), ("prefix", "/")]
+    if kind == "regex":
+        return {"safe_regex": {"regex": text}}
+    return {
+        "path" if kind == "exact" else "prefix": text,
+        "case_sensitive": not block.get("ignoreUriCase", False),
+    }
+
+
+def _matcher(name: str, condition: dict[str, str]) -> dict[str, Any]:
+    if not condition or condition == {"regex": "*"}:
+        return {"name": name, "present_match": True}
+    return {"name": name, "string_match": _string(condition)}
+
+
+def _without(name: str, condition: dict[str, str]) -> dict[str, Any]:
+    inverted = {**_matcher(name, condition), "invert_match": True}
+    return inverted if "present_match" in inverted else {**inverted, "treat_missing_header_as_empty": True}
+
+
+def _string(condition: dict[str, str]) -> dict[str, Any]:
+    ((kind, text),) = condition.items()
+    return {"safe_regex": {"regex": text}} if kind == "regex" else {kind: text}
+
+
+def test_the_interpreter_s_conditions_hold_where_envoy_s_do(tmp_path: Path) -> None:
+    cases = [(yaml.safe_load(match), request, fits) for match, request, fits in CONDITIONS]
+    cases = [case for case in cases if not any(key in case[0] for key in ISTIOD_ONLY)]
+    hosts = [
+        {"name": f"c{n}", "domains": [f"c{n}", f"m:{n}"], "routes": [istiod_route(block), OTHERWISE]}
+        for n, (block, _, _) in enumerate(cases)
+    ]
+    with running_envoy(hosts, tmp_path) as envoy:
+        found = []
+        for number, (_, request, _) in enumerate(cases):
+            host = f"m:{number}" if "authority" in request else f"c{number}"
+            headers = {name: value.encode("latin-1") for name, value in request.get("headers", {}).items()}
+            answer = ask(
+                envoy, host, headers, method=request.get("method", "POST"), path=request.get("path", "/")
+            )
+            found.append(answer == "fits")
+    assert len(cases) > 35
+    assert [case for case, fits in zip(cases, found, strict=True) if case[2] is not fits] == []

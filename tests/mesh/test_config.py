@@ -155,6 +155,14 @@ def test_a_regex_that_is_not_re2_is_refused_with_its_path(regex: str) -> None:
     assert fault.endswith("@ $.routes[0].match.headers.a.regex")
 
 
+def test_a_regex_beyond_ascii_is_refused_because_meshes_match_bytes() -> None:
+    match = '{headers: {a: {regex: "ü+"}}}'
+    assert faults_of(f"{HEAD}routes: [{{match: {match}, weights: {{2: 100}}}}, {{weights: {{1: 100}}}}]") == [
+        "regex 'ü+' must be ASCII: meshes match bytes, and other characters are several; use exact or prefix for them "
+        "@ $.routes[0].match.headers.a.regex"
+    ]
+
+
 def test_a_match_that_an_earlier_route_takes_is_refused() -> None:
     route = "{match: {headers: {a: {exact: b}}}, weights: {2: 100}}"
     assert faults_of(f"{HEAD}routes: [{route}, {route}, {{weights: {{1: 100}}}}]") == [

@@ -17,7 +17,10 @@ from paritygate.mesh.patterns import Pattern
         ("^(.*?;)?( )?(group=insider)(;.*)?$", b"a=1; group=insider; b=2", True),
         ("^(.*?;)?( )?(group=insider)(;.*)?$", b"group=insiders", False),
         ("(?i)team-a", b"Team-A", True),
-        ("\u00fc+", "\u00fc\u00fc".encode(), True),
+        ("(\u00fc)+", "\u00fc\u00fc".encode(), True),
+        ("\u00fc+", "\u00fc\u00fc".encode(), False),
+        (".{2}", "\u00fc".encode(), True),
+        (".*", b"\xff\x00", True),
         ("a.b", b"a\nb", False),
     ],
 )

@@ -36,7 +36,7 @@ def fits(condition: HeaderMatch, value: str | None) -> bool:
         (MatchKind.PREFIX, "te", None, False),
         (MatchKind.REGEX, "t.*m", "team", True),
         (MatchKind.REGEX, "t.*m", "teams", False),
-        (MatchKind.REGEX, "ü+", "üü".encode().decode("latin-1"), True),
+        (MatchKind.REGEX, ".{4}", "üü".encode().decode("latin-1"), True),
         (MatchKind.REGEX, ".*", None, False),
         (MatchKind.PRESENT, "", "", True),
         (MatchKind.PRESENT, "", "x", True),

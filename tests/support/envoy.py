@@ -76,9 +76,16 @@ def running_envoy(
             process.wait()
 
 
-def ask(connection: http.client.HTTPConnection, host: str, headers: Mapping[str, bytes]) -> str:
+def ask(
+    connection: http.client.HTTPConnection,
+    host: str,
+    headers: Mapping[str, bytes],
+    *,
+    method: str = "POST",
+    path: str = "/v2/models/m/infer",
+) -> str:
     """The body that Envoy answers; header values go out byte for byte."""
-    connection.putrequest("POST", "/v2/models/m/infer", skip_host=True, skip_accept_encoding=True)
+    connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     connection.putheader("host", host)
     for name, value in headers.items():
         connection.putheader(name, value)
