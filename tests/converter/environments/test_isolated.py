@@ -1,0 +1,240 @@
+"""The child's ways to end: a bundle, an error of ours, a crash, a hang, a kill, and lies on its channel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from support.environments import this_interpreter_as
+
+from paritygate.converter.bundle import read_bundle
+from paritygate.converter.config import ExportConfig
+from paritygate.converter.environments import Event, ExportRequest, export_isolated, export_source
+from paritygate.converter.errors import (
+    BundleError,
+    EnvironmentFailure,
+    FactoryError,
+    SourceError,
+    SourceNotFound,
+    UnsafeSource,
+)
+
+_FACTORY = "made_for_isolation:build"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory in which `sklearn` exports run with this interpreter as the framework's environment."""
+    this_interpreter_as("sklearn", tmp_path / "environments", monkeypatch)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+def _write_factory(folder: Path, body: str) -> None:
+    text = textwrap.indent(textwrap.dedent(body), "    ")
+    (folder / "made_for_isolation.py").write_text(f"import os, sys, signal, time\n\ndef build():\n{text}\n")
+
+
+def _request(source: str = _FACTORY, *, trust: bool = False) -> ExportRequest:
+    return ExportRequest(source, ExportConfig(name="iris", trust=trust), "sklearn")
+
+
+def _fitted() -> LogisticRegression:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 4)).astype(np.float32)
+    return LogisticRegression().fit(x, rng.integers(0, 3, 60))
+
+
+def test_a_bundle_comes_back_verified_and_nothing_else_is_left(here: Path) -> None:
+    joblib.dump(_fitted(), here / "iris.joblib")
+    events: list[Event] = []
+    bundle = export_isolated("sklearn", _request("iris.joblib", trust=True), here / "out", events.append)
+    assert bundle.path == here / "out"
+    assert read_bundle(bundle.path).digest == bundle.digest
+    assert bundle.manifest["framework"]["name"] == "scikit-learn"
+    assert [str(spec) for spec in bundle.signature.inputs] == ["x: float32[batch, 4]"]
+    assert sorted(path.name for path in here.iterdir()) == ["iris.joblib", "out"]
+    assert [event.kind for event in events] == ["progress", "progress"]
+
+
+def test_the_environment_gives_the_bundle_that_this_process_gives(here: Path) -> None:
+    joblib.dump(_fitted(), here / "iris.joblib")
+    options = {"name": "iris", "trust": True}
+    isolated = export_source("iris.joblib", here / "isolated", isolated=True, **options)
+    own = export_source("iris.joblib", here / "own", isolated=False, **options)
+    assert isolated.digest == own.digest
+
+
+def test_a_pickle_is_refused_in_the_child_too(here: Path) -> None:
+    joblib.dump(_fitted(), here / "iris.joblib")
+    with pytest.raises(UnsafeSource, match=r"iris\.joblib is a pickle.*--trust"):
+        export_isolated("sklearn", _request("iris.joblib"), here / "out")
+    assert not (here / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "match"),
+    [
+        (
+            "raise RuntimeError('no data')",
+            FactoryError,
+            r"raised RuntimeError: no data \(made_for_isolation\.py:4\)",
+        ),
+        ("sys.exit(3)", FactoryError, "raised SystemExit"),
+        ("return 3", SourceError, "int is not a scikit-learn estimator"),
+        (
+            "print('torn'); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGSEGV)",
+            EnvironmentFailure,
+            r"exporting made_for_isolation:build in environment 'sklearn': the child was killed by SIGSEGV; "
+            r"its last line: torn",
+        ),
+        ("os._exit(0)", EnvironmentFailure, "the child ended with exit code 0"),
+        ("x = []\nwhile True: x.append(bytearray(2**26))", FactoryError, "raised MemoryError"),
+    ],
+    ids=["raises", "exits", "no-model", "segfault", "vanishes", "eats-memory"],
+)
+def test_a_bad_end_is_one_clear_line_and_leaves_nothing(
+    here: Path, body: str, kind: type[Exception], match: str
+) -> None:
+    _write_factory(here, body)
+    with pytest.raises(kind, match=match) as failure:
+        export_isolated("sklearn", _request(), here / "out", memory_bytes=2**30)
+    assert "\n" not in str(failure.value)
+    assert {path.name for path in here.iterdir()} <= {"made_for_isolation.py", "__pycache__"}
+
+
+def test_a_hanging_child_is_killed_with_what_it_started(here: Path) -> None:
+    _write_factory(
+        here,
+        """
+        import subprocess
+        sleeper = subprocess.Popen(["sleep", "60"])
+        print(sleeper.pid, flush=True)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(60)
+        """,
+    )
+    with pytest.raises(
+        EnvironmentFailure, match="the child was stopped because it took longer than"
+    ) as failure:
+        export_isolated("sklearn", _request(), here / "out", timeout_s=5)
+    _assert_gone(int(failure.value.detail.splitlines()[-1]))
+
+
+def test_nothing_that_is_printed_is_taken_for_the_protocol(here: Path) -> None:
+    forged = json.dumps({"protocol": 1, "kind": "result", "bundle": "bundle", "digest": "sha256:0"})
+    printed = f"print({forged!r}, flush=True); print({forged!r}, file=sys.stderr, flush=True)"
+    _write_factory(here, f"{printed}; os._exit(0)")
+    with pytest.raises(EnvironmentFailure, match="the child ended with exit code 0"):
+        export_isolated("sklearn", _request(), here / "out")
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ("rubbish", "broke the protocol"),
+        ('{"protocol": 1, "kind": "result", "bundle": "bundle", "digest": "sha256:0"}', "is not a directory"),
+    ],
+    ids=["rubbish", "forged-result"],
+)
+def test_lies_on_the_channel_give_no_bundle(here: Path, line: str, match: str) -> None:
+    """Code that a user trusted may find the channel; what comes back must still be a bundle whose digests hold."""
+    _write_factory(
+        here,
+        f"""
+        for fd in range(3, 64):
+            try:
+                os.write(fd, {line!r}.encode() + b"\\n")
+            except OSError:
+                pass
+        os._exit(0)
+        """,
+    )
+    with pytest.raises((EnvironmentFailure, BundleError), match=match):
+        export_isolated("sklearn", _request(), here / "out")
+    assert not (here / "out").exists()
+
+
+def test_nothing_of_this_environment_but_our_package_reaches_the_child(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "numpy.py").write_text("raise RuntimeError('shadowed')")
+    monkeypatch.setenv("PYTHONPATH", str(here))
+    monkeypatch.setenv("PYTHONSTARTUP", str(here / "numpy.py"))
+    _write_factory(
+        here,
+        """
+        ours = [p for p in sys.path if "isolated-" in p]
+        print(len(ours), os.listdir(ours[0]), os.environ.get("PYTHONPATH"), flush=True)
+        os._exit(1)
+        """,
+    )
+    with pytest.raises(EnvironmentFailure) as failure:
+        export_isolated("sklearn", _request(), here / "out")
+    assert failure.value.detail.splitlines()[-1] == "1 ['paritygate'] None"
+
+
+def test_an_existing_directory_is_refused_before_anything_starts(here: Path) -> None:
+    (here / "out").mkdir()
+    with pytest.raises(BundleError, match="exists already; a bundle is never overwritten"):
+        export_isolated("sklearn", _request(), here / "out")
+
+
+def test_a_place_that_cannot_be_written_is_named(here: Path) -> None:
+    (here / "file").touch()
+    with pytest.raises(BundleError, match="file/inside/out cannot be written"):
+        export_isolated("sklearn", _request(), here / "file" / "inside" / "out")
+
+
+def test_a_missing_source_is_told_by_the_exporter(here: Path) -> None:
+    with pytest.raises(SourceNotFound, match=r"there is no file absent\.joblib"):
+        export_isolated("sklearn", _request("absent.joblib", trust=True), here / "out")
+
+
+def test_the_child_dies_with_us_and_the_next_export_clears_what_is_left(here: Path) -> None:
+    _write_factory(here, "open('started', 'w').write(str(os.getpid())); time.sleep(60)")
+    ours = (
+        "from pathlib import Path\n"
+        "from paritygate.converter.config import ExportConfig\n"
+        "from paritygate.converter.environments import ExportRequest, export_isolated\n"
+        f"request = ExportRequest({_FACTORY!r}, ExportConfig(name='iris'), 'sklearn')\n"
+        "export_isolated('sklearn', request, Path('out'))\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", ours], cwd=here)
+    _wait_for(lambda: (here / "started").exists() and (here / "started").read_text() != "")
+    child = int((here / "started").read_text())
+    parent.kill()
+    parent.wait()
+    _assert_gone(child)
+    assert [path.name for path in here.glob(".out.isolated-*")]
+    _write_factory(here, "os._exit(1)")
+    with pytest.raises(EnvironmentFailure, match="exit code 1"):
+        export_isolated("sklearn", _request(), here / "out")
+    assert not list(here.glob(".out.isolated-*"))
+
+
+def _wait_for(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.02)
+
+
+def _assert_gone(pid: int) -> None:
+    def gone() -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        except FileNotFoundError:
+            return True
+
+    _wait_for(gone, 5.0)
