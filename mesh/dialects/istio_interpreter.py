@@ -47,7 +47,7 @@ class MeshRequest:
     """A request as a proxy sees it.
 
     Attributes:
-        headers: Headers in any case of names; several values joined by commas.
+        headers: Headers in any case of names, each sent once (Envoy looks at each value of a repeated one).
         method: HTTP method.
         path: Path with the query, if any.
         authority: Host and maybe port as the client sent it; empty where there is only one VirtualService.

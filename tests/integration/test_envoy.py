@@ -245,3 +245,16 @@ def test_the_interpreter_s_conditions_hold_where_envoy_s_do(tmp_path: Path) -> N
             found.append(answer == "fits")
     assert len(cases) > 35
     assert [case for case, fits in zip(cases, found, strict=True) if case[2] is not fits] == []
+
+
+def test_envoy_looks_at_each_value_of_a_repeated_header(tmp_path: Path) -> None:
+    """A difference that the docs name: we take a repeated header as one value joined by commas."""
+    values = ("b", "c", "b,c")
+    blocks = [{"headers": {"x-a": {"exact": value}}} for value in values]
+    hosts = [
+        {"name": value, "domains": [f"r{n}"], "routes": [istiod_route(block), OTHERWISE]}
+        for n, (value, block) in enumerate(zip(values, blocks, strict=True))
+    ]
+    with running_envoy(hosts, tmp_path) as envoy:
+        found = [ask(envoy, f"r{n}", [("x-a", b"b"), ("x-a", b"c")]) for n in range(len(values))]
+    assert found == ["fits", "fits", "does not"]

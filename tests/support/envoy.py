@@ -79,7 +79,7 @@ def running_envoy(
 def ask(
     connection: http.client.HTTPConnection,
     host: str,
-    headers: Mapping[str, bytes],
+    headers: Mapping[str, bytes] | Sequence[tuple[str, bytes]],
     *,
     method: str = "POST",
     path: str = "/v2/models/m/infer",
@@ -87,7 +87,7 @@ def ask(
     """The body that Envoy answers; header values go out byte for byte."""
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     connection.putheader("host", host)
-    for name, value in headers.items():
+    for name, value in headers.items() if isinstance(headers, Mapping) else headers:
         connection.putheader(name, value)
     connection.putheader("content-length", "0")
     connection.endheaders()
