@@ -178,7 +178,7 @@ def _read_fields(fields: _Fields) -> JobSpec | None:
         command=fields.take("command", _list_of(_argument), nothing),
         args=fields.take("args", _list_of(_argument), nothing),
         python=fields.take("python", _text, None),
-        environment=fields.take("environment", _dns_label, None),
+        environment=fields.take("environment", _environment, None),
         nodes=fields.take("nodes", _whole(1), max(1, len(hosts))),
         processes_per_node=fields.take("processes_per_node", _whole(1), 1),
         hosts=hosts,
@@ -272,6 +272,12 @@ def _module(value: Any) -> str:
     if not isinstance(value, str) or not all(part.isidentifier() for part in value.split(".")):
         raise ValueError("a module name such as package.train")
     return value
+
+
+def _environment(value: Any) -> str:
+    from paritygate.converter.environments.specs import SPECS  # only jobs that name one pay for the import
+
+    return _one_of(SPECS)(value)
 
 
 def _argument(value: Any) -> str:

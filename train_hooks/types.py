@@ -315,12 +315,9 @@ class HookResult:
         if self.version is None:
             return f"{self.name}: bundle {self.bundle} ({self.bundle_digest})"
         how = "published" if self.created else "was already published"
-        return (
-            f"{self.name} {how} as version {self.version} in {self.repository} "
-            f"(parity {self.verdict}, max abs diff {self.max_abs_diff:.3g})"
-            if self.max_abs_diff is not None
-            else f"{self.name} {how} as version {self.version} in {self.repository} (parity {self.verdict})"
-        )
+        figure = "" if self.max_abs_diff is None else f", max abs diff {self.max_abs_diff:.3g}"
+        where = f"as version {self.version} in {self.repository}"
+        return f"{self.name} {how} {where} (parity {self.verdict}{figure})"
 
 
 @dataclass(frozen=True)

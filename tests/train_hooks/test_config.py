@@ -133,6 +133,7 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones() -> None:
             "$.command",
             "only where the command says {python}",
         ),
+        ({"environment": "tensrflow"}, "$.environment", "environment must be one of sklearn, tensorflow"),
         ({"nodes": 3, "hosts": ["a", "b"]}, "$.hosts", "must name each of the 3 nodes, got 2"),
         ({"hosts": ["a", "a"]}, "$.hosts", "must name each node once, got a, a"),
         ({"hosts": ["a; rm -rf /", "b"]}, "$.hosts", "each entry is a host name or an IP address"),

@@ -22,6 +22,7 @@ import collections
 import ctypes
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -189,6 +190,11 @@ class Launcher:
         except OSError:
             self.gone = True
 
+    def look(self) -> None:
+        """Find out whether it lives."""
+        if self.pidfd is not None and select.select([self.pidfd], [], [], 0)[0]:
+            self.gone = True
+
     def listen(self) -> None:
         """Read what it says; the end of the pipe means that it is gone."""
         try:
@@ -298,6 +304,8 @@ class Supervisor:
         """Wait for something, at most a tick, and deal with it."""
         for key, _ in self.selector.select(TICK_S):
             self._deal_with(key)
+        if self.launcher.is_slow:
+            time.sleep(TICK_S / 10)  # the pipes of the ranks stay ready to be read
         self._take_orders()
         self._reap()
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -308,15 +316,13 @@ class Supervisor:
         if key.fd == 0:
             self.launcher.listen()
         elif key.data is self.launcher:
-            self.launcher.gone = True
+            self.launcher.look()
         elif key.data is self.control:
             for line in self.control.read():
                 self._hear(json.loads(line))
         elif key.data is self.results:
             self._pass_results(self.results.read())
-        elif self.launcher.is_slow:
-            time.sleep(TICK_S / 10)
-        else:
+        elif not self.launcher.is_slow:
             self._pass_lines(key.data, key.data.read())
 
     def _pass_lines(self, lines: LineSource, texts: list[str]) -> None:
@@ -431,8 +437,9 @@ class Supervisor:
         """Give the launcher all events, as long as it is there to take them."""
         while self.launcher.has_pending and not self.launcher.gone:
             self.launcher.flush()
-            time.sleep(0.005)
+            time.sleep(TICK_S / 20)
             self.launcher.listen()
+            self.launcher.look()
 
 
 def read_order() -> dict[str, Any] | None:

@@ -303,6 +303,35 @@ def test_nothing_stays_when_the_launcher_is_killed(tmp_path: Path, framework: st
     assert wait_until_gone("UNIQUE", unique) == {}
 
 
+def test_nothing_stays_whenever_the_launcher_is_killed(tmp_path: Path) -> None:
+    """From before its supervisor runs, through the starts of the ranks, to their work."""
+    unique = f"any-time-{os.getpid()}-{time.monotonic_ns()}"
+    job = {
+        "schema": "paritygate.job/v1",
+        "name": "small",
+        "framework": "tensorflow",
+        "script": "train.py",
+        "nodes": 3,
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps({**job, "env": {"READY": str(tmp_path / "ready")}}))
+    (tmp_path / "train.py").write_text(ESCAPES + "time.sleep(300)")
+    command = [sys.executable, "-c", LAUNCH, str(tmp_path / "job.yaml")]
+    seen: list[int] = []
+    for delay_ms in range(60, 700, 40):
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "WHOLE_JOB": unique},
+            start_new_session=True,
+        )
+        time.sleep(delay_ms / 1000)
+        seen.append(len(processes_of("WHOLE_JOB", unique)))
+        process.kill()
+        process.wait()
+        assert wait_until_gone("WHOLE_JOB", unique) == {}, f"killed after {delay_ms} ms"
+    assert max(seen) > 3  # some of the kills came when ranks were there
+
+
 def test_nothing_stays_when_the_launcher_is_killed_while_another_child_holds_its_pipes(
     tmp_path: Path,
 ) -> None:

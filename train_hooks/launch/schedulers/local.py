@@ -75,8 +75,8 @@ class LocalScheduler(Scheduler):
     def run(self, plan: Plan, on_event: OnEvent) -> JobResult:
         """Start the processes, pass on their lines, wait; Ctrl-C stops them politely, twice at once."""
         _check_runnable(plan.job)
-        filled = _fill_macros(plan)
-        return _Run(filled, on_event).wait()
+        with _interpreter(plan.job, on_event) as python:
+            return _Run(_fill_macros(plan, python), on_event).wait()
 
 
 def _python(job: JobSpec) -> str:
@@ -223,13 +223,24 @@ def _check_runnable(job: JobSpec) -> None:
         raise NotRunnable(f"script {job.script} is not in {workdir}; give its path relative to workdir.")
 
 
-def _fill_macros(plan: Plan) -> Plan:
+@contextlib.contextmanager
+def _interpreter(job: JobSpec, on_event: OnEvent) -> Iterator[str]:
+    """The interpreter of the job's framework environment, which is built if need be and kept while it is used."""
+    if not job.environment:
+        yield _python(job)
+        return
+    from paritygate.converter.environments import sync
+    from paritygate.converter.environments.manager import in_use
+
+    environment = sync(job.environment, lambda text: on_event(JobEvent("line", "job", text)))
+    with in_use(environment):
+        yield str(environment.python)
+
+
+def _fill_macros(plan: Plan, python: str) -> Plan:
     """The plan with real ports and the real interpreter of the environment."""
     values = {f"${{PORT_{node}}}": str(port) for node, port in enumerate(_free_ports(plan.job.nodes))}
-    if plan.job.environment:
-        from paritygate.converter.environments import sync
-
-        values[PYTHON_MACRO] = str(sync(plan.job.environment).python)
+    values[PYTHON_MACRO] = python
 
     def fill(text: str) -> str:
         for macro, value in values.items():
@@ -276,12 +287,17 @@ def _base_environment(marker: str) -> dict[str, str]:
     return env
 
 
-def _code_path(plan: Plan) -> dict[str, str]:
-    """PYTHONPATH by which another interpreter finds this package, and nothing else of this environment."""
-    if not plan.job.environment and not plan.job.python:
+def _interpreter_variables(job: JobSpec) -> dict[str, str]:
+    """What another interpreter needs: the way to this package, and what its environment always has set."""
+    if not job.environment and not job.python:
         return {}
-    given = plan.job.env.get("PYTHONPATH", "")
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(_link_to_package()), given]))}
+    found: dict[str, str] = {}
+    if job.environment:
+        from paritygate.converter.environments import SPECS
+
+        found.update(SPECS[job.environment].variables)
+    path = [str(_link_to_package()), job.env.get("PYTHONPATH", "")]
+    return {**found, **job.env, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def _link_to_package() -> Path:
@@ -338,7 +354,7 @@ class _Run:
     def _order(self) -> dict[str, Any]:
         job = self.plan.job
         contract = get_contract(job.framework)
-        extra = _code_path(self.plan)
+        extra = _interpreter_variables(job)
         return {
             "roots": [self._root(node, extra, contract.stops_itself) for node in self.plan.nodes],
             "world_size": job.world_size,
