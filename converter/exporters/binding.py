@@ -99,7 +99,25 @@ def bind_inputs(model: SourceModel, config: ExportConfig) -> Binding:
         ranges = {renamed[k]: v for k, v in model.integer_ranges().items()} | dict(config.integer_ranges)
         example = synthesise(inputs, ranges)
     sizes = _sizes(inputs, example)
-    return Binding(own, inputs, example, sizes, trace_sizes(sizes), notes=tuple(notes))
+    binding = Binding(own, inputs, example, sizes, trace_sizes(sizes), notes=tuple(notes))
+    for entry in _fixed_by_the_source(model, names, config):
+        binding = binding.demote(entry.dim, entry.size, entry.reason)
+    return binding
+
+
+def _fixed_by_the_source(model: SourceModel, names: Sequence[str], config: ExportConfig) -> list[DemotedDim]:
+    """Sizes that the user opened and that the source itself declares as fixed."""
+    if config.dynamic is None or not model.dims_are_declared:
+        return []
+    found: dict[str, DemotedDim] = {}
+    for spec, name in zip(model.inputs, names, strict=True):
+        for given, dim in config.dynamic.get(name, {}).items():
+            axis = _axis(given, spec, name)
+            size = spec.shape[axis]
+            if isinstance(size, int):
+                reason = f"the source itself fixes axis {axis} of input {name!r} at {size}"
+                found.setdefault(dim, DemotedDim(dim, size, reason))
+    return list(found.values())
 
 
 def _user_names(own: Sequence[str], given: Sequence[str] | None) -> tuple[str, ...]:
@@ -148,11 +166,7 @@ def _shape_as_asked(
     shape: list[Dim] = []
     for axis, dim in enumerate(spec.shape):
         if axis in asked:
-            if model.dims_are_declared and isinstance(dim, int):
-                raise ExportError(
-                    f"dynamic opens axis {axis} of input {name!r}, which the source itself fixes at {dim}."
-                )
-            shape.append(asked[axis])
+            shape.append(dim if model.dims_are_declared and isinstance(dim, int) else asked[axis])
         elif isinstance(dim, int):
             shape.append(dim)
         else:

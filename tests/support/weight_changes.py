@@ -1,0 +1,33 @@
+"""Change the weights of an ONNX file so that it stays valid and computes something else: parity must refuse it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+_ML_WEIGHTS = ("coefficients", "class_weights", "target_weights", "nodes_values")
+
+
+def change_weights(path: Path) -> None:
+    """Scale the largest weight of a file by 1.5 and shift it, wherever the converter keeps it."""
+    model = onnx.load(path)
+    tensors = [
+        t for t in model.graph.initializer if t.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+    ]
+    attributes = [
+        a for node in model.graph.node for a in node.attribute if a.name in _ML_WEIGHTS and a.floats
+    ]
+    if attributes:
+        largest = max(attributes, key=lambda a: len(a.floats))
+        largest.floats[:] = [1.5 * value + 0.25 for value in largest.floats]
+    else:
+        tensor = max(tensors, key=lambda t: int(np.prod(t.dims)))
+        tensor.CopyFrom(
+            numpy_helper.from_array(
+                numpy_helper.to_array(tensor) * np.float32(1.5) + np.float32(0.25), tensor.name
+            )
+        )
+    onnx.save(model, path)
