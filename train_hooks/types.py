@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -308,8 +308,9 @@ class HookResult:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HookResult:
-        """Build a result from what `to_json` gave."""
-        return cls(**value)
+        """Build a result from what `to_json` gave; what a later version has added is left out."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: item for name, item in value.items() if name in known})
 
     def __str__(self) -> str:
         if self.version is None:

@@ -49,7 +49,7 @@ def run_program(log: int, control: int, rank: int, parent: int) -> None:
     try:
         os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 - the command is the job's own
     except OSError as error:
-        report(control, event="not_started", rank=rank, error=f"{sys.argv[1]}: {error.strerror}")
+        report(control, event="not_started", rank=rank, error=f"{sys.argv[1][:1000]}: {error.strerror}")
         os._exit(EXIT_NOT_STARTED)
 
 

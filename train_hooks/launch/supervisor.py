@@ -18,8 +18,10 @@ that starts the ranks itself, `stops_itself` says that it ends its other ranks w
 
 from __future__ import annotations
 
+import array
 import collections
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -27,6 +29,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import termios
 import time
 from typing import Any
 
@@ -85,6 +88,14 @@ def parent_of(pid: int) -> int | None:
         return None
 
 
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; real-time signals have no names of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _states(line: bytes) -> list[bytes]:
     """The line, or each state of a line that a progress bar has rewritten with carriage returns."""
     return [state for state in line.split(b"\r") if state] or [b""]
@@ -110,14 +121,22 @@ class LineSource:
         return self._split(data)
 
     def drain(self) -> list[str]:
-        """All lines that are in the pipe now, the last one whole or not."""
+        """All lines that are in the pipe now, the last one whole or not.
+
+        No more than that: a process that the rank has left may go on writing, as fast as it is read.
+        """
         lines: list[str] = []
-        while True:
-            try:
-                lines += self._split(os.read(self.reader, LONGEST_LINE_BYTES))
-            except BlockingIOError:
-                break
+        left = self._readable_bytes()
+        while left > 0:
+            data = os.read(self.reader, min(left, LONGEST_LINE_BYTES))
+            left -= len(data)
+            lines += self._split(data)
         return lines + self._flush()
+
+    def _readable_bytes(self) -> int:
+        count = array.array("i", [0])
+        fcntl.ioctl(self.reader, termios.FIONREAD, count)
+        return count[0]
 
     def _split(self, data: bytes) -> list[str]:
         *whole, rest = (self._partial + data).split(b"\n")
@@ -355,7 +374,7 @@ class Supervisor:
             return
         if lines.rank is not None:
             self.ended.add(lines.rank)
-        name = signal.Signals(number).name if number else None
+        name = signal_name(number) if number else None
         self.launcher.tell(
             "exited", source=lines.source, rank=lines.rank, code=code, signal=name, last=list(lines.last)
         )

@@ -188,12 +188,13 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path, fields: dict[str, 
     [
         ({"workdir": "/no/such/place"}, "workdir /no/such/place is not a directory"),
         ({"script": "other.py"}, "script other.py is not in"),
+        ({"nodes": 300}, "job small has 300 ranks; expected at most 256 on one machine"),
         (
             {"hosts": ["gpu-a", "gpu-b"]},
             "names hosts gpu-a, gpu-b, and --on local starts processes on this machine only",
         ),
     ],
-    ids=["workdir", "script", "hosts"],
+    ids=["workdir", "script", "too-many", "hosts"],
 )
 def test_what_cannot_run_here_is_refused_before_anything_starts(
     tmp_path: Path, fields: dict[str, object], match: str
@@ -227,6 +228,38 @@ def test_two_nodes_on_this_machine_get_different_free_ports(tmp_path: Path) -> N
     assert first == second
     ports = re.findall(r"localhost:(\d+)", first)
     assert len(set(ports)) == 2
+
+
+def test_a_child_that_goes_on_writing_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    script = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        os.write(1, b"y\\n" * 2000)
+sys.exit(4)
+"""
+    result, _ = run(job_of(tmp_path, script, nodes=1))
+    assert "rank 0 exited with code 4" in result.message
+    assert result.seconds < 10
+
+
+def test_a_signal_without_a_name_is_told_by_its_number(tmp_path: Path) -> None:
+    result, _ = run(job_of(tmp_path, "import os\nos.kill(os.getpid(), 40)", nodes=1))
+    assert result.message == "job small failed: rank 0 was killed by signal 40; it wrote nothing"
+
+
+@pytest.mark.parametrize("written", ["no json", "[1]", '{"name": "x"}'])
+def test_a_result_that_is_none_is_told_and_ends_nothing(tmp_path: Path, written: str) -> None:
+    script = (
+        f"import os\nwith open(os.environ['PARITYGATE_RESULT_FILE'], 'a') as file: file.write({written!r})"
+    )
+    result, events = run(job_of(tmp_path, script, nodes=1))
+    assert result.state is JobState.SUCCEEDED
+    assert result.hooks == ()
+    assert [event.text for event in events if event.source == "job"] == [
+        f"a hook reported what is no result: {written}"
+    ]
 
 
 # Nothing stays.

@@ -42,6 +42,8 @@ from paritygate.train_hooks.types import (
 )
 
 PYTHON_MACRO = "${ENVIRONMENT_PYTHON}"
+MOST_RANKS = 256
+"""The supervisor holds two descriptors for each rank, and may usually have 1024."""
 _PORT_MACRO = re.compile(r"\$\{PORT_(\d+)\}")
 
 
@@ -213,6 +215,11 @@ def _check_runnable(job: JobSpec) -> None:
     if sys.platform != "linux":
         raise NotRunnable(
             f"--on local needs Linux (it leaves no process behind by prctl), got {sys.platform}."
+        )
+    if job.world_size > MOST_RANKS:
+        raise NotRunnable(
+            f"job {job.name} has {job.world_size} ranks; expected at most {MOST_RANKS} on one machine. "
+            "Lower nodes or processes_per_node, or name hosts."
         )
     workdir = Path(job.local_path(job.workdir))
     if not workdir.is_dir():
@@ -432,7 +439,11 @@ class _Run:
         self.on_event(JobEvent("stopping", "job", text))
 
     def _on_result(self, text: str) -> None:
-        result = HookResult.from_json(json.loads(text))
+        try:
+            result = HookResult.from_json(json.loads(text))
+        except (ValueError, TypeError, AttributeError):
+            self.on_event(JobEvent("line", "job", f"a hook reported what is no result: {text[:200]}"))
+            return
         self.hooks.append(result)
         self.on_event(JobEvent("published", "job", str(result)))
 
