@@ -38,7 +38,8 @@ class Tolerance:
         atol: Relative to the scale of the element's channel.
         budget: Share of an output's elements that may exceed the bound, by at most ten times.
         noise_factor: How many times the measured noise the root mean square may be.
-        noise_floor: What is allowed beside the noise, relative to scale; a few rounding errors.
+        noise_floor: What is allowed beside the noise, relative to scale; a few rounding errors. Where the source
+            computes in float64, and so shows nothing of the rounding, `atol` stands in its place.
         noise_cap: Noise above this is not believed, so that a wrong float64 reference cannot excuse everything.
     """
 
