@@ -328,9 +328,13 @@ class EstimatorModel(SourceModel):
 def _to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) -> onnx.ModelProto:
     import skl2onnx
 
-    model: onnx.ModelProto = skl2onnx.to_onnx(
-        estimator, initial_types=types, target_opset=opsets, options=options
-    )
+    with warnings.catch_warnings():
+        # What skl2onnx still reads of scikit-learn's old attributes is not the user's concern.
+        for kind in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", kind)
+        model: onnx.ModelProto = skl2onnx.to_onnx(
+            estimator, initial_types=types, target_opset=opsets, options=options
+        )
     return model
 
 
