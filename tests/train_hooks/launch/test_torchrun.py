@@ -63,14 +63,17 @@ dist.destroy_process_group()
     ]
 
 
-def test_a_module_and_a_command_run_under_torchrun_too(tmp_path: Path) -> None:
-    (tmp_path / "inside").mkdir()
-    (tmp_path / "inside" / "work.py").write_text("import os; print('module', os.environ['RANK'])")
-    _, lines = run(torch_job(tmp_path, "", script=None, module="inside.work", processes_per_node=1))
-    assert "[rank 0] module 0" in lines
+def test_a_command_runs_under_torchrun_with_the_jobs_interpreter(tmp_path: Path) -> None:
     command = ["{python}", "-c", "import os; print('command', os.environ['RANK'])"]
     _, lines = run(torch_job(tmp_path, "", script=None, command=command, processes_per_node=1))
     assert "[rank 0] command 0" in lines
+
+
+def test_a_module_runs_as_python_m_does(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "work.py").write_text("print(__spec__.name)")
+    _, lines = run(job_of(tmp_path, "", script=None, module="inside.work", nodes=1))
+    assert "[rank 0] inside.work" in lines
 
 
 def test_an_interpreter_without_torch_is_told_by_its_own_last_line(tmp_path: Path) -> None:
