@@ -6,7 +6,7 @@ import difflib
 import ipaddress
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,8 +102,9 @@ def build_job(value: object, *, source: str = "job") -> JobSpec:
     """
     fields = _Fields(value, "$", [])
     job = _read_fields(fields)
-    if job is not None and not fields.faults:
-        fields.faults.extend(_contradictions(job, fields.given))
+    if job is not None:
+        faulty = {re.split(r"[.$]+", fault.path)[1] for fault in fields.faults}
+        fields.faults.extend(_contradictions(job, fields.given, faulty))
     if job is None or fields.faults:
         raise JobFileError(fields.faults, source=source)
     return job
@@ -182,8 +183,10 @@ def _read_fields(fields: _Fields) -> JobSpec | None:
         nodes=fields.take("nodes", _whole(1), max(1, len(hosts))),
         processes_per_node=fields.take("processes_per_node", _whole(1), 1),
         hosts=hosts,
-        master_address=fields.take("master_address", _host, None) or env.get("MASTER_ADDR"),
-        master_port=fields.take("master_port", _port, None) or _env_port(fields, env),
+        master_address=fields.take("master_address", _host, None)
+        or _from_env(fields, env, "MASTER_ADDR", _host),
+        master_port=fields.take("master_port", _port, None)
+        or _from_env(fields, env, "MASTER_PORT", _port_text),
         env={name: text for name, text in env.items() if name not in ("MASTER_ADDR", "MASTER_PORT")},
         workdir=fields.take("workdir", _text, "."),
         resources=_read_resources(fields.section("resources")),
@@ -248,14 +251,14 @@ def _env_problem(name: str, value: Any) -> str | None:
     return None
 
 
-def _env_port(fields: _Fields, env: Mapping[str, str]) -> int | None:
-    text = env.get("MASTER_PORT")
-    if text is None:
+def _from_env(fields: _Fields, env: Mapping[str, str], name: str, check: Check[T]) -> T | None:
+    """A checked variable that says what a field of the job could say as well."""
+    if name not in env:
         return None
     try:
-        return _port(int(text) if text.isdecimal() else text)
+        return check(env[name])
     except ValueError as error:
-        fields.fault("env.MASTER_PORT", f"MASTER_PORT must be {error}, got {text!r}")
+        fields.fault(f"env.{name}", f"{name} must be {error}, got {_shown(env[name])}")
         return None
 
 
@@ -319,6 +322,10 @@ def _port(value: Any) -> int:
     return value
 
 
+def _port_text(value: str) -> int:
+    return _port(int(value) if value.isdecimal() else value)
+
+
 def _seconds(value: Any) -> float:
     wrong = isinstance(value, bool) or not isinstance(value, int | float)
     if wrong or not math.isfinite(value) or value <= 0:
@@ -350,14 +357,27 @@ def _list_of(check: Check[str]) -> Check[tuple[str, ...]]:
 # What single fields cannot know.
 
 
-def _contradictions(job: JobSpec, given: Mapping[str, Any]) -> list[Fault]:
-    return [
-        *_program_faults(job),
-        *_host_faults(job),
-        *_reserved_faults(job),
-        *_master_faults(job, given),
-        *get_contract(job.framework).faults(job),
+def _contradictions(job: JobSpec, given: Mapping[str, Any], faulty: Set[str]) -> Iterator[Fault]:
+    """Faults between fields, asked only of fields that are right by themselves.
+
+    Args:
+        job: The job, with the default in place of each faulty field.
+        given: The fields as they were given.
+        faulty: Names of the fields that have a fault of their own.
+    """
+    rules: list[tuple[set[str], Callable[[], Iterable[Fault]]]] = [
+        ({"script", "module", "command", "python", "environment"}, lambda: _program_faults(job)),
+        ({"hosts", "nodes"}, lambda: _host_faults(job)),
+        ({"framework", "env"}, lambda: _reserved_faults(job)),
+        ({"hosts", "nodes", "env", "master_address"}, lambda: _master_faults(job, given)),
+        (
+            {"framework", "nodes", "processes_per_node", "max_restarts"},
+            lambda: get_contract(job.framework).faults(job),
+        ),
     ]
+    for fields, faults in rules:
+        if not fields & faulty:
+            yield from faults()
 
 
 def _program_faults(job: JobSpec) -> Iterable[Fault]:

@@ -114,6 +114,16 @@ def test_an_unknown_key_names_the_nearest(given: str, near: str) -> None:
     assert faults_of(**{given: 1}) == {f"$.{given}": f"unknown key {given!r}; did you mean {near!r}?"}
 
 
+def test_faults_between_fields_come_with_those_of_single_ones() -> None:
+    faults = faults_of(script=..., nodes=0, hosts=["a", "a"], env={"RANK": 1}, timeout_s="soon")
+    assert list(faults) == ["$.nodes", "$.timeout_s", "$.script", "$.env.RANK"]
+
+
+def test_a_faulty_field_brings_no_faults_that_only_follow_from_it() -> None:
+    assert list(faults_of(script=5)) == ["$.script"]
+    assert list(faults_of(framework="caffe", env={"RANK": 1})) == ["$.framework"]
+
+
 def test_an_unknown_key_like_no_other_lists_the_known_ones() -> None:
     assert "known: args, command, env, environment" in faults_of(zzzz=1)["$.zzzz"]
 
@@ -139,6 +149,7 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones() -> None:
         ({"hosts": ["a; rm -rf /", "b"]}, "$.hosts", "each entry is a host name or an IP address"),
         ({"env": {"RANK": 3}}, "$.env.RANK", "RANK is set by the launcher"),
         ({"env": {"MASTER_PORT": "http"}}, "$.env.MASTER_PORT", "a port from 1 to 65535, got 'http'"),
+        ({"env": {"MASTER_ADDR": "a b"}}, "$.env.MASTER_ADDR", "a host name or an IP address, got 'a b'"),
         ({"env": {"PARITYGATE_JOB_ID": "x"}}, "$.env.PARITYGATE_JOB_ID", "is set by the launcher"),
         ({"args": ["--fast", True]}, "$.args", "a list in which each entry is a text or a number"),
         ({"args": "--fast"}, "$.args", "args must be a list, got '--fast'"),
