@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paritygate.converter.checkpoints.factories import build, is_factory
-from paritygate.converter.config import ExportConfig
+from paritygate.converter.config import EXTERNAL_DATA_THRESHOLD_BYTES, ExportConfig
 from paritygate.converter.errors import SourceError
 from paritygate.converter.types import Feeds
 
@@ -82,6 +82,7 @@ def export_model(
     include_samples: bool = False,
     integer_ranges: Mapping[str, tuple[int, int]] | None = None,
     seed: int = 1,
+    external_data_threshold_bytes: int = EXTERNAL_DATA_THRESHOLD_BYTES,
     after_conversion: Callable[[Path], None] | None = None,
 ) -> Bundle:
     """Export a model to a new bundle directory, in this process.
@@ -103,6 +104,7 @@ def export_model(
         include_samples: Whether the samples are sealed into the bundle as probes.
         integer_ranges: Smallest and largest value of integer inputs, by name.
         seed: Seed of the probes.
+        external_data_threshold_bytes: Weights above this go to a side file; 0 forces it.
         after_conversion: Fault injection, see `ExportConfig.after_conversion`.
 
     Returns:
@@ -128,6 +130,7 @@ def export_model(
         include_samples=include_samples,
         integer_ranges=dict(integer_ranges or {}),
         seed=seed,
+        external_data_threshold_bytes=external_data_threshold_bytes,
         after_conversion=after_conversion,
     )
     exporter = get_exporter(framework if framework is not None else detect(source))

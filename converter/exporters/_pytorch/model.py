@@ -13,7 +13,7 @@ from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._pytorch import explain
 from paritygate.converter.exporters._pytorch.quiet import contained_noise, contained_prints
 from paritygate.converter.exporters._pytorch.recurrent import open_sequence_lengths
-from paritygate.converter.exporters._pytorch.snapshot import double_copy
+from paritygate.converter.exporters._pytorch.snapshot import double_copy, float_copy
 from paritygate.converter.exporters._pytorch.structure import CallPlan, flatten_output
 from paritygate.converter.exporters._pytorch.tensors import array_from_tensor, dtype_of, tensor_from_array
 from paritygate.converter.exporters.base import (
@@ -29,18 +29,37 @@ FLOAT64_LIMIT_BYTES = 2**31
 """Above 2 GiB of weights no double-precision copy is made: it would take three times that memory in all."""
 
 
-class FlatModule(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # torch may be untyped
-    """The user's model behind flat inputs and flat outputs, which is what a graph has."""
+BFLOAT16_NOTE = (
+    "The weights are bfloat16, for which CPU runtimes lack most kernels: the graph computes in float32 between "
+    "bfloat16 inputs and outputs."
+)
 
-    def __init__(self, source: torch.nn.Module, plan: CallPlan) -> None:
+
+class FlatModule(torch.nn.Module):  # type: ignore[misc, unused-ignore]  # torch may be untyped
+    """The user's model behind flat inputs and flat outputs, which is what a graph has.
+
+    Args:
+        source: The model.
+        plan: How flat inputs become a call.
+        widened: Dtypes of the outputs where `source` computes in float32 what is bfloat16 outside, else None.
+    """
+
+    def __init__(
+        self, source: torch.nn.Module, plan: CallPlan, widened: Sequence[torch.dtype] | None = None
+    ) -> None:
         super().__init__()
         self.source = source
         self.plan = plan
+        self.widened = widened
         self.training = False  # eval() would reach into captured programs, which refuse it
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Answer flat inputs with a flat tuple."""
+        if self.widened is not None:
+            leaves = tuple(leaf.float() if leaf.dtype is torch.bfloat16 else leaf for leaf in leaves)
         tensors, _ = flatten_output(self.plan.call(self.source, leaves))
+        if self.widened is not None:
+            return tuple(t.to(dtype) for (_, t), dtype in zip(tensors, self.widened, strict=True))
         return tuple(tensor for _, tensor in tensors)
 
 
@@ -134,8 +153,8 @@ class TorchModel(SourceModel):
 
     def convert(self, request: ConversionRequest) -> None:
         """See `SourceModel.convert`: torch.export, then torch.onnx on what was captured."""
-        flat = FlatModule(self._module, self._plan)
         leaves = tuple(tensor_from_array(request.example[name]) for name in self._plan.names)
+        flat = self._flat(leaves)
         with contained_noise(), contained_prints(), open_sequence_lengths(), _buffers_kept(self._module):
             program, log = self._capture(flat, leaves, request.inputs)
             self._check_dims(program, log, request.inputs)
@@ -148,6 +167,22 @@ class TorchModel(SourceModel):
         )
         converted.save(request.path, external_data=size > request.external_data_threshold_bytes)
 
+    def _flat(self, leaves: tuple[torch.Tensor, ...]) -> FlatModule:
+        """The module to capture; one in bfloat16 computes in float32 inside, where its code allows that."""
+        if not any(part.dtype is torch.bfloat16 for part in self._module.parameters()):
+            return FlatModule(self._module, self._plan)
+        with torch.no_grad(), _buffers_kept(self._module), contained_noise():
+            tensors, _ = flatten_output(self._plan.call(self._module, leaves))
+            wide = float_copy(self._module)
+            flat = FlatModule(wide, self._plan, [tensor.dtype for _, tensor in tensors])
+            try:
+                flat(*leaves)
+            except Exception:  # noqa: BLE001 - code that insists on bfloat16 is captured as it is
+                return FlatModule(self._module, self._plan)
+        if BFLOAT16_NOTE not in self.notes:
+            self.notes.append(BFLOAT16_NOTE)
+        return flat
+
     def _capture(
         self, flat: FlatModule, leaves: tuple[torch.Tensor, ...], inputs: Sequence[TensorSpec]
     ) -> tuple[torch.export.ExportedProgram, explain.GuardLog]:
@@ -156,10 +191,10 @@ class TorchModel(SourceModel):
             {axis: auto for axis, dim in enumerate(spec.shape) if isinstance(dim, str)} for spec in inputs
         )
         try:
-            with explain.recorded_guards(self._module) as log:
+            with explain.recorded_guards(flat.source) as log:
                 return torch.export.export(flat, leaves, dynamic_shapes=(shapes,), strict=False), log
         except Exception as error:
-            raise explain.capture_error(error, self._module) from error
+            raise explain.capture_error(error, flat.source) from error
 
     def _check_dims(
         self, program: torch.export.ExportedProgram, log: explain.GuardLog, inputs: Sequence[TensorSpec]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -55,11 +55,22 @@ def inference_copy(module: torch.nn.Module) -> torch.nn.Module:
 
 def double_copy(module: torch.nn.Module) -> torch.nn.Module:
     """A copy in double precision, of tensors that are mere attributes too."""
-    twin = copy.deepcopy(module).double()
+    return _converted_copy(module, lambda t: t.double() if t.is_floating_point() else t)
+
+
+def float_copy(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy in which every bfloat16 tensor is float32, which holds the same values exactly."""
+    return _converted_copy(module, lambda t: t.float() if t.dtype is torch.bfloat16 else t)
+
+
+def _converted_copy(
+    module: torch.nn.Module, convert: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.nn.Module:
+    twin = copy.deepcopy(module)._apply(convert)
     for part in twin.modules():
         for name, value in list(vars(part).items()):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                setattr(part, name, value.double())
+            if isinstance(value, torch.Tensor):
+                setattr(part, name, convert(value))
     return twin
 
 
