@@ -15,7 +15,7 @@ import yaml
 
 from paritygate.train_hooks.errors import Fault, JobFileError
 from paritygate.train_hooks.launch.contracts import CONTRACTS, get_contract
-from paritygate.train_hooks.types import ExportSpec, JobSpec, Resources
+from paritygate.train_hooks.types import OWN_VARIABLES, ExportSpec, JobSpec, Resources
 
 SCHEMA = "paritygate.job/v1"
 MAX_FILE_BYTES = 1 << 20
@@ -407,7 +407,7 @@ def _host_faults(job: JobSpec) -> Iterable[Fault]:
 def _reserved_faults(job: JobSpec) -> Iterable[Fault]:
     reserved = get_contract(job.framework).reserved
     for name in job.env:
-        if name in reserved or name.startswith(("PARITYGATE_JOB", "PARITYGATE_CHANNELS")):
+        if name in reserved | OWN_VARIABLES:
             yield Fault(f"$.env.{name}", f"{name} is set by the launcher for each rank; take it out")
 
 

@@ -14,6 +14,9 @@ from paritygate.train_hooks.errors import JobFailed
 MARKER = "PARITYGATE_JOB_ID"
 """Environment variable that every process of one local run carries; its value is unique to the run."""
 
+OWN_VARIABLES = frozenset({MARKER, "PARITYGATE_RANK", "PARITYGATE_CHANNELS", "PARITYGATE_RESULT_FILE"})
+"""What a local run gives its processes; a job may not set it, and none comes in from a run around this one."""
+
 
 @dataclass(frozen=True)
 class Resources:

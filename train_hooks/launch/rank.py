@@ -30,8 +30,8 @@ def die_with(parent: int) -> None:
 
 
 def own_rank() -> int:
-    """The rank of the whole job: from torchrun, or from the launcher itself."""
-    return int(os.environ.get("RANK") or os.environ.get("PARITYGATE_RANK") or 0)
+    """The rank of the whole job: from the launcher where it starts each rank itself, else from torchrun."""
+    return int(os.environ.get("PARITYGATE_RANK") or os.environ["RANK"])
 
 
 def report(control: int, **facts: object) -> None:

@@ -215,6 +215,12 @@ def test_ranks_see_the_jobs_variables_and_none_of_an_outer_job(
     assert lines_of(events, "rank 0") == ["[None, None, None, 'yes', '7']"]
 
 
+def test_a_variable_of_another_framework_confuses_no_rank(tmp_path: Path) -> None:
+    result, events = run(job_of(tmp_path, "import os; print(os.environ['RANK'])", env={"RANK": "5"}))
+    assert result.state is JobState.SUCCEEDED
+    assert [lines_of(events, f"rank {rank}") for rank in range(2)] == [["5"], ["5"]]
+
+
 def test_ranks_cannot_wait_for_input(tmp_path: Path) -> None:
     result, events = run(job_of(tmp_path, "import sys; print(repr(sys.stdin.read()))", nodes=1))
     assert lines_of(events, "rank 0") == ["''"]

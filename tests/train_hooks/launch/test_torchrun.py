@@ -22,7 +22,10 @@ def torch_job(folder: Path, text: str, **fields: object) -> JobSpec:
     return job_of(folder, text, **{"framework": "pytorch", "nodes": 1, "processes_per_node": 2, **fields})
 
 
-def test_the_first_rank_that_fails_is_named_though_torchrun_reports_only_itself(tmp_path: Path) -> None:
+def test_the_first_rank_that_fails_is_named_though_torchrun_reports_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARITYGATE_RANK", "9")  # as in a rank of an outer job
     script = (
         "import os, sys, time\nif os.environ['RANK'] == '1': print('no data'); sys.exit(7)\ntime.sleep(60)"
     )

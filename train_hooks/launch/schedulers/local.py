@@ -30,6 +30,7 @@ from paritygate.train_hooks.launch.contracts.base import Place
 from paritygate.train_hooks.launch.schedulers.base import OnEvent, Scheduler
 from paritygate.train_hooks.types import (
     MARKER,
+    OWN_VARIABLES,
     HookResult,
     JobEvent,
     JobResult,
@@ -286,7 +287,7 @@ def _free_ports(count: int) -> list[int]:
 def _base_environment(marker: str) -> dict[str, str]:
     """The launcher's environment without what an outer job may have left in it."""
     foreign = frozenset().union(*(get_contract(name).reserved for name in CONTRACTS))
-    env = {name: value for name, value in os.environ.items() if name not in foreign}
+    env = {name: value for name, value in os.environ.items() if name not in foreign | OWN_VARIABLES}
     env[MARKER] = marker
     env.setdefault("PARITYGATE_CORE_PYTHON", sys.executable)
     if "PYTHONPATH" in env:
