@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import paritygate
 from paritygate.converter.environments import SPECS, Environment, EnvironmentSpec, sync
 from paritygate.converter.environments.manager import MARKER_FILE, MARKER_SCHEMA
+from paritygate.converter.environments.processes import run_supervised
 
 
 def real_environment(name: str) -> Environment:
@@ -85,3 +88,22 @@ class TinyIndex:
 
 def _digest(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+def run_in(environment: Environment, script: Path, *arguments: str | Path, folder: Path) -> None:
+    """Run a script with an environment's Python; of this checkout it sees the package and `tests/` only."""
+    link = folder / "path" / "paritygate"
+    if not link.is_symlink():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(Path(paritygate.__file__).parent)
+    start = (
+        "import runpy, sys; sys.path[:0] = sys.argv.pop(1).split(':');"
+        "sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    path = f"{link.parent}:{Path(__file__).parents[1]}"
+    ended = run_supervised(
+        [environment.python, "-I", "-c", start, path, script, *arguments],
+        timeout_s=280,
+        environment={**os.environ, **SPECS[environment.name].variables, "KERAS_HOME": str(folder / "keras")},
+    )
+    assert ended.ok, f"{script.name} {ended.describe()}:\n{ended.tail}"
