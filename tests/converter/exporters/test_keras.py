@@ -169,7 +169,7 @@ def test_weights_go_into_the_network_that_a_factory_builds(
         np.testing.assert_array_equal(one.outputs["probs"], other.outputs["probs"])
     with pytest.raises(SourceError, match="do not fit the model that digits_net:wrong builds"):
         export_source("digits.weights.h5", tmp_path / "w", factory="digits_net:wrong", **options)
-    with pytest.raises(FactoryError, match="digits_net:nothing gave a NoneType; expected a keras.Model"):
+    with pytest.raises(FactoryError, match=r"digits_net:nothing gave a NoneType; expected a keras\.Model"):
         export_source("digits.weights.h5", tmp_path / "n", factory="digits_net:nothing", **options)
 
 

@@ -34,8 +34,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
+from support.environments import real_environment
 
 from paritygate.converter.bundle import Bundle, Probe
+from paritygate.converter.environments import export_source
 from paritygate.converter.errors import (
     ExportError,
     SourceError,
@@ -340,3 +342,36 @@ def test_a_bad_file_gives_one_clear_line(content: bytes, match: str, tmp_path: P
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFound, match=r"there is no file .*absent\.joblib"):
         _export(tmp_path / "absent.joblib", tmp_path)
+
+
+@pytest.mark.real
+def test_columns_of_mixed_types_are_inputs_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fitted on a data frame, which the real environment has and this one need not."""
+    real_environment("sklearn")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "houses.py").write_text(
+        "import numpy as np, pandas as pd\n"
+        "from sklearn.compose import ColumnTransformer\n"
+        "from sklearn.linear_model import LogisticRegression\n"
+        "from sklearn.pipeline import make_pipeline\n"
+        "from sklearn.preprocessing import OneHotEncoder, StandardScaler\n\n"
+        "def build():\n"
+        "    rng = np.random.default_rng(0)\n"
+        "    frame = pd.DataFrame({'area': rng.random(60), 'rooms': rng.integers(1, 6, 60),\n"
+        "                          'town': rng.choice(['bonn', 'köln', 'ulm'], 60)})\n"
+        "    columns = ColumnTransformer([('numbers', StandardScaler(), ['area', 'rooms']),\n"
+        "        ('words', OneHotEncoder(handle_unknown='ignore', sparse_output=False), ['town'])])\n"
+        "    dear = np.where(frame['area'] > 0.5, 'dear', 'cheap')\n"
+        "    return make_pipeline(columns, LogisticRegression()).fit(frame, dear), frame.head(6)\n"
+    )
+    bundle = export_source(
+        "houses:build", tmp_path / "bundle", name="houses", framework="sklearn", isolated=True
+    )
+    assert str(bundle.signature) == (
+        "(area: float32[batch, 1], rooms: int64[batch, 1], town: string[batch, 1]) "
+        "-> (label: string[batch], probabilities: float32[batch, 2])"
+    )
+    certificate = validate_bundle(bundle)
+    assert certificate.verdict == "pass", certificate.reason
