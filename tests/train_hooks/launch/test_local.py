@@ -122,36 +122,47 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(tmp_path: Path) -> None:
     assert result.message == "job small failed: rank 0 was killed by SIGKILL; it wrote nothing"
 
 
+WAIT_FOR_OTHER = """
+import pathlib, signal, sys, time
+def ready():
+    pathlib.Path("ready").touch()
+def wait():
+    while not pathlib.Path("ready").exists():
+        time.sleep(0.01)
+"""
+"""Lets rank 1 fail no sooner than rank 0 is where the test wants it."""
+
+
 def test_ranks_that_do_not_end_when_asked_are_killed_after_the_grace(tmp_path: Path) -> None:
-    script = (
-        WHO
-        + "import signal, sys, time\nsignal.signal(15, signal.SIG_IGN)\nif rank: sys.exit(1)\ntime.sleep(60)"
-    )
-    result, _ = run(job_of(tmp_path, script))
+    script = """
+if rank:
+    wait()
+    sys.exit(1)
+signal.signal(15, signal.SIG_IGN)
+ready()
+time.sleep(60)
+"""
+    result, _ = run(job_of(tmp_path, WHO + WAIT_FOR_OTHER + script))
     assert result.state is JobState.FAILED
     assert {end.source: end.signal for end in result.ends}["rank 0"] == "SIGKILL"
-    assert 1 <= result.seconds < 10
+    assert 1 <= result.seconds < 20
 
 
 def test_a_rank_is_asked_to_end_once_and_may_say_goodbye(tmp_path: Path) -> None:
-    script = (
-        WHO
-        + """
-import signal, sys, time
+    script = """
 def leave(number, frame):
     print('goodbye')
     time.sleep(0.2)
     sys.exit(0)
-signal.signal(15, leave)
-print('ready')
 if rank:
-    time.sleep(0.5)
+    wait()
     sys.exit(1)
+signal.signal(15, leave)
+ready()
 time.sleep(60)
 """
-    )
-    result, events = run(job_of(tmp_path, script))
-    assert lines_of(events, "rank 0") == ["ready", "goodbye"]
+    result, events = run(job_of(tmp_path, WHO + WAIT_FOR_OTHER + script, stop_grace_s=20))
+    assert lines_of(events, "rank 0") == ["goodbye"]
     assert {end.source: end.exit_code for end in result.ends} == {"rank 1": 1, "rank 0": 0}
 
 
