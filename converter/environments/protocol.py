@@ -38,6 +38,9 @@ class Event:
     kind: str
     message: str
 
+    def __str__(self) -> str:
+        return self.message if self.kind == "progress" else f"{self.kind}: {self.message}"
+
 
 OnEvent = Callable[[Event], None]
 

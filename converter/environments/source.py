@@ -85,6 +85,7 @@ def export_source(
     apart = isolated if isolated is not None else spec is not None and not _is_installed(spec)
     if not apart:
         return exporter.export(source, Path(directory), config)
+    exporter.refuse_early(source, config)
     if on_event is not None and spec is not None and isolated is None:
         on_event(Event("progress", f"{spec.name} is not installed here: exporting in its own environment"))
     return export_isolated(

@@ -60,7 +60,7 @@ SPECS: dict[str, EnvironmentSpec] = {
         variables={"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
     ),
     "sklearn": EnvironmentSpec(
-        name="sklearn", exporters=("sklearn",), modules=("sklearn", "skl2onnx", "joblib", "pandas")
+        name="sklearn", exporters=("sklearn",), modules=("sklearn", "skl2onnx", "joblib")
     ),
 }
 """The environments by name; a new one is a line here and a file in `requirements/`."""

@@ -204,6 +204,13 @@ class Exporter(abc.ABC):
     def recognises(self, source: Any) -> bool:
         """Whether a source is surely of this framework; imports no framework and runs nothing of the source."""
 
+    def refuse_early(self, source: Any, config: ExportConfig) -> None:  # noqa: B027 - most have nothing to say
+        """Refuse what can be seen to be wrong without the framework, before an environment is built for it.
+
+        Raises:
+            SourceError: As `open_source` would raise it.
+        """
+
     @abc.abstractmethod
     def versions(self) -> Versions:
         """The framework and exporter at work, with their versions; may import them."""

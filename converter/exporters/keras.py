@@ -49,6 +49,13 @@ class KerasExporter(Exporter):
             return Path(source).suffix.lower() in (KERAS_SUFFIX, *HDF5_SUFFIXES)
         return _is_keras_model(source) or _is_module(source)
 
+    def refuse_early(self, source: Any, config: ExportConfig) -> None:
+        """Look into a `.keras` file with the standard library; HDF5 is left to where h5py is."""
+        if isinstance(source, Path) or not is_factory(source):
+            path = existing_file(source)
+            if config.factory is None and path.suffix.lower() == KERAS_SUFFIX:
+                _refuse_unreadable(path, trust=config.trust)
+
     def versions(self) -> Versions:
         """Keras with TensorFlow below it, and tf2onnx."""
         keras, tensorflow, tf2onnx = _import("keras"), _import("tensorflow"), _import("tf2onnx")

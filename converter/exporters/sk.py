@@ -63,6 +63,11 @@ class SklearnExporter(Exporter):
             return Path(source).suffix.lower() in SUFFIXES
         return _is_estimator(source)
 
+    def refuse_early(self, source: Any, config: ExportConfig) -> None:
+        """Refuse a pickle that is not trusted, or not there, without opening it."""
+        if isinstance(source, Path) or not is_factory(source):
+            _refuse_untrusted(existing_file(source), trust=config.trust)
+
     def versions(self) -> Versions:
         """scikit-learn and skl2onnx."""
         sklearn, skl2onnx = _import("sklearn"), _import("skl2onnx")
@@ -116,12 +121,16 @@ def _from_text(source: str | Path, config: ExportConfig, notes: list[str]) -> tu
     return _load(path, notes, trust=config.trust), None, Weights("as in the file", file_sha256(path))
 
 
-def _load(path: Path, notes: list[str], *, trust: bool) -> Any:
+def _refuse_untrusted(path: Path, *, trust: bool) -> None:
     if not trust:
         raise UnsafeSource(
             f"{path} is a pickle, and opening a pickle runs whatever code it carries; it was not opened. "
             "Pass --trust (trust=True) if you trust where the file comes from."
         )
+
+
+def _load(path: Path, notes: list[str], *, trust: bool) -> Any:
+    _refuse_untrusted(path, trust=trust)
     joblib = _import("joblib")
     _import("sklearn")
     with warnings.catch_warnings(record=True) as heard:

@@ -1,0 +1,68 @@
+"""Where a named source is exported, and what is refused before an environment is built for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import joblib
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.tree import DecisionTreeClassifier
+
+from paritygate.converter.environments import Event, export_source
+from paritygate.converter.errors import EnvironmentFailure, SourceError, SourceNotFound, UnsafeSource
+
+
+@pytest.fixture(autouse=True)
+def _no_environment_can_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no-folder").touch()
+    monkeypatch.setenv("PARITYGATE_ENV_DIR", str(tmp_path / "no-folder"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_framework_that_is_installed_here_exports_here(tmp_path: Path) -> None:
+    joblib.dump(DecisionTreeClassifier().fit(*load_iris(return_X_y=True)), "iris.joblib")
+    events: list[Event] = []
+    bundle = export_source("iris.joblib", tmp_path / "out", name="iris", trust=True, on_event=events.append)
+    assert bundle.name == "iris"
+    assert events == []
+
+
+def test_a_framework_that_is_not_here_goes_to_its_environment(tmp_path: Path) -> None:
+    events: list[str] = []
+    with pytest.raises(EnvironmentFailure, match="Set PARITYGATE_ENV_DIR to a folder that can"):
+        export_source(
+            "nets:build",
+            tmp_path / "out",
+            name="m",
+            framework="keras",
+            on_event=lambda e: events.append(str(e)),
+        )
+    assert events[0] == "tensorflow is not installed here: exporting in its own environment"
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "kind", "match"),
+    [
+        ("absent.keras", {}, SourceNotFound, r"there is no file absent\.keras"),
+        ("torn.keras", {}, SourceError, "is not a whole Keras file"),
+        ("absent.h5", {}, SourceNotFound, r"there is no file absent\.h5"),
+        ("absent.joblib", {"isolated": True}, SourceNotFound, r"there is no file absent\.joblib"),
+        ("torn.pkl", {"isolated": True}, UnsafeSource, "it was not opened"),
+        ("model.bin", {}, SourceError, r"cannot tell the framework of model\.bin"),
+    ],
+)
+def test_what_needs_no_framework_to_be_refused_is_refused_first(
+    source: str, options: dict[str, Any], kind: type[Exception], match: str, tmp_path: Path
+) -> None:
+    for torn in ("torn.keras", "torn.pkl"):
+        (tmp_path / torn).write_bytes(b"PK\x03\x04")
+    with pytest.raises(kind, match=match):
+        export_source(source, tmp_path / "out", name="m", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_warning_says_that_it_is_one() -> None:
+    assert str(Event("warning", "odd version")) == "warning: odd version"
+    assert str(Event("progress", "exporting")) == "exporting"
