@@ -39,50 +39,73 @@ class TransitionLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: tuple[int, int, int] | None = None
+        self._raw = b""  # the whole lines that were decoded, so that a longer log costs only its new lines
         self._entries: tuple[Entry, ...] = ()
         self._guard = threading.Lock()
 
     def entries(self) -> tuple[Entry, ...]:
-        """All transitions, read again only when the file changed."""
+        """All transitions, read again only when the file changed.
+
+        Raises:
+            StateCorrupt: If the log is damaged.
+        """
         with self._guard:
             stamp = self._stamp()
-            if stamp is None:
-                self._seen, self._entries = None, ()
-            elif stamp != self._seen:
-                self._entries, _ = _decode_log(self._read(), self.path)
+            if stamp != self._seen:
+                self._take_in(self._read())
                 self._seen = stamp
             return self._entries
 
     def repair(self) -> tuple[Entry, ...]:
-        """All transitions, after an unfinished last line was cut off. Needs the lock."""
-        if self._stamp() is None:
-            return ()
-        data = self._read()
-        entries, good_bytes = _decode_log(data, self.path)
-        if good_bytes < len(data):
-            with translated(self.path), open(self.path, "r+b") as file:
-                file.truncate(good_bytes)
-                os.fsync(file.fileno())
-        return entries
+        """All transitions, after an unfinished last line was cut off. Needs the lock of the store.
+
+        Raises:
+            StateCorrupt: If the log is damaged otherwise.
+            StateUnwritable: If the file system refuses.
+        """
+        with self._guard:
+            data = self._read()
+            self._take_in(data)
+            if len(self._raw) < len(data):
+                with translated(self.path), open(self.path, "r+b") as file:
+                    file.truncate(len(self._raw))
+                    os.fsync(file.fileno())
+            return self._entries
 
     def append(self, line: bytes) -> None:
         """Add one line and put it on the disk. Needs the lock, and a log without an unfinished line.
 
         Raises:
-            StateUnwritable: If the file system refuses.
+            StateUnwritable: If the file system refuses; says whether the change is in force.
         """
         is_new = self._stamp() is None
         with translated(self.path), open(self.path, "ab", buffering=0) as file:
-            end = file.tell()
-            self._write_whole(file.fileno(), line, end)
-            try:
-                os.fsync(file.fileno())
-            except OSError as error:
-                raise StateUnwritable(
-                    f"{self.path}: the change is in force but may not survive a power loss ({error.strerror})"
-                ) from error
-        if is_new:
-            sync_directory(self.path.parent)
+            self._write_whole(file.fileno(), line, file.tell())
+            self._flush(file.fileno(), is_new)
+
+    def _flush(self, descriptor: int, is_new: bool) -> None:
+        try:
+            os.fsync(descriptor)
+            if is_new:
+                sync_directory(self.path.parent)
+        except OSError as error:
+            message = f"the change is in force but may not survive a power loss ({error.strerror})"
+            raise StateUnwritable(f"{self.path}: {message}") from error
+
+    def _take_in(self, data: bytes) -> None:
+        try:
+            self._decode(data)
+        except StateCorrupt:
+            # A reader without the lock can meet a repair half-way: the end of a cut line and the start of its
+            # successor. Damage is still there at the second look, from the first line on.
+            self._raw, self._entries = b"", ()
+            self._decode(self._read())
+
+    def _decode(self, data: bytes) -> None:
+        if not data.startswith(self._raw):
+            self._raw, self._entries = b"", ()
+        more, good_bytes = _decode_lines(data[len(self._raw) :], self.path, first=len(self._entries) + 1)
+        self._raw, self._entries = data[: len(self._raw) + good_bytes], self._entries + more
 
     @staticmethod
     def _write_whole(descriptor: int, line: bytes, end: int) -> None:
@@ -97,6 +120,8 @@ class TransitionLog:
     def _read(self) -> bytes:
         try:
             return self.path.read_bytes()
+        except FileNotFoundError:
+            return b""
         except OSError as error:
             raise StateError(f"{self.path} cannot be read: {error.strerror}") from error
 
@@ -110,11 +135,11 @@ class TransitionLog:
         return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _decode_log(data: bytes, path: Path) -> tuple[tuple[Entry, ...], int]:
+def _decode_lines(data: bytes, path: Path, first: int) -> tuple[tuple[Entry, ...], int]:
     """All whole entries and the number of bytes they take; an unfinished last line is left out."""
     entries: list[Entry] = []
     good_bytes = 0
-    for number, line in enumerate(data.splitlines(keepends=True), start=1):
+    for number, line in enumerate(data.splitlines(keepends=True), start=first):
         if _is_torn(line) and good_bytes + len(line) == len(data):
             break
         entries.append(_decode(line, path, number))

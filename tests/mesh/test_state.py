@@ -127,6 +127,51 @@ def test_any_actor_can_be_recorded(store: FileStateStore, actor: str) -> None:
     assert FileStateStore(store.directory).history("digits")[0].actor == actor
 
 
+def test_a_longer_log_costs_only_its_new_lines(store: FileStateStore) -> None:
+    for step in (10, 20, 30):
+        store.apply(rollout(f"{{1: {100 - step}, 2: {step}}}"), actor="ann")
+    reader = FileStateStore(store.directory)
+    before = reader.history("digits")
+    store.apply(rollout("{1: 60, 2: 40}"), actor="ann")
+    after = reader.history("digits")
+    assert len(after) == 4
+    assert all(new.after is old.after for new, old in zip(after, before, strict=False))
+
+
+def test_a_log_that_was_replaced_is_read_from_the_start(store: FileStateStore, tmp_path: Path) -> None:
+    reader = FileStateStore(store.directory)
+    for weights in ("{1: 90, 2: 10}", "{1: 80, 2: 20}"):
+        store.apply(rollout(weights), actor="ann")
+    assert reader.generation() == 2
+    other = FileStateStore(tmp_path / "other")
+    other.apply(rollout("{1: 70, 2: 30}"), actor="ann")
+    os.replace(log_of(other), log_of(store))
+    found = reader.read("digits")
+    assert found is not None
+    assert (found.generation, found.rollout) == (1, rollout("{1: 70, 2: 30}"))
+
+
+def test_a_log_that_was_removed_is_empty_again(store: FileStateStore) -> None:
+    store.apply(rollout(), actor="ann")
+    assert store.generation() == 1
+    log_of(store).unlink()
+    assert (store.generation(), store.apply(rollout(), actor="ann")) == (0, 1)
+
+
+def test_threads_of_one_process_share_a_store(store: FileStateStore) -> None:
+    def apply(number: int) -> None:
+        for step in range(1, 6):
+            store.apply(rollout(f"{{1: {100 - step}, 2: {step}}}", model=f"model-{number}"), actor="ann")
+
+    threads = [threading.Thread(target=apply, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert FileStateStore(store.directory).generation() == 20
+    assert [len(store.history(f"model-{number}")) for number in range(4)] == [5, 5, 5, 5]
+
+
 # --- damage ---------------------------------------------------------------------------------------------
 
 

@@ -50,10 +50,11 @@ def test_a_writer_that_dies_in_its_write_leaves_a_log_that_goes_on(tmp_path: Pat
     check(FileStateStore(tmp_path), "digits", promised)
 
 
-def test_killed_at_random_points_no_promised_change_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [8, pytest.param(100, marks=pytest.mark.soak)])
+def test_killed_at_random_points_no_promised_change_is_lost(tmp_path: Path, rounds: int) -> None:
     chance = random.Random(7)
     promised: list[tuple[int, int]] = []
-    for _ in range(8):
+    for _ in range(rounds):
         process = start_writer(tmp_path, "digits", 10_000)
         assert process.stdout is not None
         first = process.stdout.readline()
@@ -65,7 +66,8 @@ def test_killed_at_random_points_no_promised_change_is_lost(tmp_path: Path) -> N
         store = FileStateStore(tmp_path)
         assert store.generation() >= max(before, promised[-1][0])
         check(store, "digits", promised)
-    assert [generation for generation, _ in promised] == sorted({generation for generation, _ in promised})
+    # A writer may meet its own first change in force, which gives its generation again; none ever goes back.
+    assert promised == sorted(promised)
 
 
 def test_racing_writers_each_get_their_own_generations(tmp_path: Path) -> None:
