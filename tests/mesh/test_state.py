@@ -260,13 +260,27 @@ def test_a_full_disk_leaves_the_log_as_it_was(store: FileStateStore, monkeypatch
 def test_a_failing_flush_says_that_the_change_is_in_force(
     store: FileStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store.apply(rollout("{1: 90, 2: 10}"), actor="ann")  # so that only the file is flushed, not the directory
+
     def fsync(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(StateUnwritable, match="is in force but may not survive a power loss"):
-        store.apply(rollout(), actor="ann")
-    assert store.generation() == 1
+        store.apply(rollout("{1: 50, 2: 50}"), actor="ann")
+    assert store.generation() == 2
+
+
+def test_the_first_write_also_flushes_the_name_of_the_log(
+    store: FileStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    store.apply(rollout("{1: 90, 2: 10}"), actor="ann")
+    store.apply(rollout("{1: 50, 2: 50}"), actor="ann")
+    assert flushed == [str(log_of(store)), str(store.directory), str(log_of(store))]
 
 
 def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
