@@ -19,6 +19,7 @@ from paritygate.converter.errors import ExportError, UnsupportedOperator
 _SYMBOLIC_SHAPES = "torch.fx.experimental.symbolic_shapes"
 _GUARD = re.compile(r"eval (?P<guard>.+?) \[guard added\]")
 _NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>")
+_CUSTOM = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:]+)\)>")
 _NODE = re.compile(r"Error when translating node %(\w+)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -89,6 +90,9 @@ def capture_error(error: Exception, module: torch.nn.Module) -> ExportError:
     )
     if missing is not None:
         return unsupported(_operator_name(str(missing)), path, module)
+    custom = _CUSTOM.search(str(deepest(error)))
+    if custom is not None:
+        return unsupported(custom[1], path, module)
     place = place_in_model(frames, module)
     if any(type(link).__name__ == "GuardOnDataDependentSymNode" for link in chain(error)):
         said = (

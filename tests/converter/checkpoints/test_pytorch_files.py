@@ -1,0 +1,232 @@
+"""PyTorch files: nothing they carry is run, training checkpoints are understood, faults are named."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paritygate.converter.bundle import Bundle
+from paritygate.converter.errors import ExportError, FactoryError, SourceError, SourceNotFound, UnsafeSource
+from paritygate.converter.exporters import export_model
+from paritygate.converter.parity.validate import validate_bundle
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+NETWORK = """
+import torch
+def build():
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+def with_example():
+    return build(), torch.ones(2, 4)
+def raises():
+    raise RuntimeError("no such layer")
+def leaves():
+    raise SystemExit(2)
+NOT_A_MODEL = {"a": 1}
+"""
+
+
+@pytest.fixture
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
+    """A network whose factory `network_under_test:build` lies in the working directory."""
+    (tmp_path / "network_under_test.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "network_under_test", raising=False)
+    torch.manual_seed(5)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+
+
+def export(source: str, factory: str | None = "network_under_test:build", **options: Any) -> Bundle:
+    return export_model(
+        source,
+        "bundle",
+        name="net",
+        framework="pytorch",
+        inputs=np.ones((2, 4), np.float32),
+        factory=factory,
+        **options,
+    )
+
+
+def assert_has_weights_of(bundle: Bundle, network: torch.nn.Module) -> None:
+    assert validate_bundle(bundle).verdict == "pass"
+    probe = next(iter(bundle.probes()))
+    with torch.no_grad():
+        expected = network(torch.from_numpy(probe.inputs["input"])).numpy()
+    np.testing.assert_array_equal(probe.outputs["output"], expected)
+
+
+class Payload:
+    """Unpickling this creates a file: what an attacker would run."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.marker), "w"))
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".pt2"])
+def test_planted_code_is_never_run_and_the_file_is_refused(suffix: str, network: Any, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    planted = tmp_path / f"planted{suffix}"
+    if suffix == ".pt2":
+        planted.write_bytes(pickle.dumps(Payload(marker)))
+    else:
+        torch.save({"weight": Payload(marker)}, planted)
+    with pytest.raises(UnsafeSource, match="--trust"):
+        export(str(planted))
+    assert not marker.exists()
+
+
+def test_planted_code_in_an_archive_is_not_run(network: Any, tmp_path: Path) -> None:
+    import zipfile
+
+    marker, planted = tmp_path / "ran", tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(network, (torch.ones(2, 4),)), planted)
+    with zipfile.ZipFile(planted, "a") as archive:
+        archive.writestr("model/data/sample_inputs/extra.pt", pickle.dumps(Payload(marker)))
+    with pytest.raises(UnsafeSource, match="with pickles inside"):
+        export(str(planted))
+    assert not marker.exists()
+
+
+def test_the_planted_code_is_real(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    pickle.loads(pickle.dumps(Payload(marker))).close()
+    assert marker.exists()
+
+
+def test_refusal_names_the_global(network: Any, tmp_path: Path) -> None:
+    torch.save({"weight": Payload(tmp_path / "ran")}, tmp_path / "x.pt")
+    with pytest.raises(UnsafeSource, match=r"asks for \w+\.open"):
+        export("x.pt")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_trusted_program_is_exported(network: Any) -> None:
+    rows = torch.export.Dim("rows")
+    torch.export.save(
+        torch.export.export(network, (torch.ones(2, 4),), dynamic_shapes=({0: rows},)), "model.pt2"
+    )
+    bundle = export("model.pt2", None, trust=True)
+    assert bundle.manifest["weights"]["source_sha256"]
+    assert_has_weights_of(bundle, network)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_program_captured_in_training_is_refused() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Dropout())
+    with pytest.raises(ExportError, match="captured in training mode"):
+        export_model(torch.export.export(model, (torch.ones(2, 4),)), "unused-bundle", name="net")
+
+
+CHECKPOINTS = {
+    "plain": (lambda state: state, "raw"),
+    "model_state beside an optimizer": (
+        lambda state: {"step": 3, "model_state": state, "optimizer_state": {"a": {"m": torch.ones(1)}}},
+        "raw: checkpoint entry model_state",
+    ),
+    "module. of DDP": (lambda state: {f"module.{name}": value for name, value in state.items()}, "raw"),
+    "_orig_mod. of compile": (
+        lambda state: {f"_orig_mod.{name}": value for name, value in state.items()},
+        "raw",
+    ),
+    "state_dict of Lightning": (
+        lambda state: {
+            "state_dict": {f"model.{n}": v for n, v in state.items()} | {"loss.weight": torch.ones(2)}
+        },
+        "raw: checkpoint entry state_dict",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_training_checkpoints_are_understood_and_said(kind: str, network: Any) -> None:
+    shape, selection = CHECKPOINTS[kind]
+    torch.save(shape(network.state_dict()), "weights.pt")
+    bundle = export("weights.pt")
+    assert bundle.manifest["weights"]["selection"] == selection
+    assert_has_weights_of(bundle, network)
+    if kind != "plain":
+        assert bundle.manifest["notes"]
+
+
+def test_averaged_weights_are_taken_only_when_named(network: Any) -> None:
+    averaged = {name: value * 2 for name, value in network.state_dict().items()}
+    torch.save({"state_dict": network.state_dict(), "ema_state_dict": averaged}, "weights.pt")
+    raw = export("weights.pt")
+    assert_has_weights_of(raw, network)
+    assert any("ema_state_dict" in note and "not taken" in note for note in raw.manifest["notes"])
+    raw.path.rename("raw")
+    ema = export("weights.pt", weights="ema_state_dict")
+    network.load_state_dict(averaged)
+    assert_has_weights_of(ema, network)
+
+
+def test_safetensors_are_read(network: Any) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(network.state_dict(), "weights.safetensors")
+    assert_has_weights_of(export("weights.safetensors"), network)
+
+
+def test_factory_may_give_the_example(network: Any) -> None:
+    bundle = export_model("network_under_test:with_example", "bundle", name="net", framework="pytorch")
+    assert bundle.manifest["weights"]["selection"] == "as built by network_under_test:with_example"
+
+
+def test_names_that_do_not_fit_are_listed_with_the_nearest(network: Any) -> None:
+    state = network.state_dict()
+    state["0.wieght"] = state.pop("0.weight")
+    state["1.bias"] = torch.ones(7)
+    torch.save(state, "weights.pt")
+    with pytest.raises(
+        SourceError,
+        match=r"missing 0\.weight \(nearest: 0\.wieght\); unexpected 0\.wieght; other shapes: 1\.bias is \[7\]",
+    ):
+        export("weights.pt")
+
+
+def _cut(network: Any) -> str:
+    torch.save(network.state_dict(), "cut.pt")
+    data = Path("cut.pt").read_bytes()
+    Path("cut.pt").write_bytes(data[: len(data) // 2])
+    return "cut.pt"
+
+
+def test_truncated_file_is_told(network: Any) -> None:
+    with pytest.raises(SourceError, match="damaged, cut short"):
+        export(_cut(network))
+
+
+def test_missing_file_names_the_nearest(network: Any) -> None:
+    torch.save(network.state_dict(), "weights.pt")
+    with pytest.raises(SourceNotFound, match=r"no file wieghts\.pt\. Did you mean weights\.pt"):
+        export("wieghts.pt")
+
+
+@pytest.mark.parametrize(
+    ("factory", "error", "said"),
+    [
+        (None, SourceError, "holds weights only"),
+        ("network_under_test:raises", FactoryError, r"RuntimeError: no such layer \(network_under_test\.py:8\)"),
+        ("network_under_test:leaves", FactoryError, r"raised SystemExit: 2 \(network_under_test\.py:10\)"),
+        ("network_under_test:biuld", FactoryError, "Did you mean 'build'"),
+        ("network_under_test:NOT_A_MODEL", FactoryError, "gave a dict; expected an nn.Module"),
+        ("no_such_module:build", SourceNotFound, "there is no module 'no_such_module'"),
+    ],
+    ids=["none", "raises", "exits", "misspelt", "no model", "no module"],
+)  # fmt: skip
+def test_factory_faults_are_one_line(
+    factory: str | None, error: type[Exception], said: str, network: Any
+) -> None:
+    torch.save(network.state_dict(), "weights.pt")
+    with pytest.raises(error, match=said) as caught:
+        export("weights.pt", factory)
+    assert "\n" not in str(caught.value)
