@@ -1,4 +1,4 @@
-"""The exporter half of the converter runs inside every framework environment, which has numpy, onnx and ml_dtypes."""
+"""The exporter half of the converter imports where only numpy, onnx and ml_dtypes are installed."""
 
 from __future__ import annotations
 
