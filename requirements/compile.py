@@ -16,19 +16,17 @@ HERE = Path(__file__).parent
 
 LAYERS = {
     "runtime": (
-        ["setuptools", "numpy", "onnx", "ml_dtypes", "protobuf", "pyyaml", "rich", "typer", "xxhash", "google-re2"]
-        + ["onnxruntime", "fastapi", "grpcio", "httptools", "orjson", "prometheus-client"]
-        + ["tritonclient[grpc]", "uvicorn", "uvloop"],
+        "setuptools numpy onnx ml_dtypes protobuf pyyaml rich typer xxhash google-re2 onnxruntime fastapi grpcio "
+        "httptools orjson prometheus-client tritonclient[grpc] uvicorn uvloop",
         "What `paritygate[cpu,serve]` needs: export, validate, publish, serve, roll out.",
     ),
     "quickstart": (
-        ["torch", "onnxscript", "safetensors", "scikit-learn", "tritonclient[http,grpc]"],
+        "torch onnxscript safetensors scikit-learn tritonclient[http,grpc]",
         "What the quickstart adds: PyTorch to train with, the digits, a stock client.",
     ),
     "dev": (
-        ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "jsonschema", "httpx", "skl2onnx", "joblib"]
-        + ["ruff", "mypy", "import-linter", "types-PyYAML", "packaging", "build"]
-        + ["kubernetes-validate", "cel-python"],
+        "pytest pytest-asyncio pytest-timeout hypothesis jsonschema httpx skl2onnx joblib ruff mypy import-linter "
+        "types-PyYAML packaging build kubernetes-validate cel-python",
         "What tests and lint add.",
     ),
 }
@@ -61,11 +59,13 @@ def main() -> None:
     below: dict[str, str] = {}
     previous = None
     for name, (roots, meaning) in LAYERS.items():
-        pins = closure(roots)
+        pins = closure(roots.split())
         lines = [f"# {meaning}", "# Made by requirements/compile.py; edit the layers there."]
         if previous:
             lines.append(f"-r {previous}.txt")
-        lines += [f"{package}=={version}" for package, version in sorted(pins.items()) if package not in below]
+        lines += [
+            f"{package}=={version}" for package, version in sorted(pins.items()) if package not in below
+        ]
         (HERE / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         below |= pins
         previous = name

@@ -57,7 +57,7 @@ def serve(settings: Settings, *, say: Callable[[str], None] | None = None) -> in
     try:
         return _run(Gateway(settings, say or _to_stdout))
     except (OSError, ServingError, ConverterError, PublishError, MeshError) as error:
-        (say or _to_stderr)(f"paritygate serve: {error}")
+        (say or _to_stderr)(f"error: {error}")
         return 1
 
 

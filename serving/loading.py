@@ -134,6 +134,11 @@ def _certificate(request: LoadRequest, bundle: Bundle | None) -> Certificate | N
 
 
 def _look_for_certificate(bundle: Bundle | None) -> tuple[Certificate | None, str]:
+    """The passing certificate for these bytes, or why there is none.
+
+    Raises:
+        LoadFailed: If there is one that says that these bytes are wrong; that is never served.
+    """
     if bundle is None:
         return None, f"it carries no certificate (there is no {MANIFEST_FILE})"
     certificate = bundle.certificate()
@@ -145,7 +150,7 @@ def _look_for_certificate(bundle: Bundle | None) -> tuple[Certificate | None, st
             f"its certificate is for other bytes ({certificate.bundle_digest}, these are {bundle.digest})",
         )
     if certificate.verdict != "pass":
-        return None, f"its certificate says '{certificate.verdict}': {certificate.reason}"
+        raise LoadFailed(f"its certificate says '{certificate.verdict}': {certificate.reason}")
     return certificate, ""
 
 

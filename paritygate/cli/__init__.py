@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import typer
 
 from paritygate.cli import _deploy, _environments, _models, _quickstart, _rollouts, _training
-from paritygate.cli._output import report_error
+from paritygate.cli._output import UsageError, report_error
 
 _HELP = "A model trained in any framework reaches production only with proof that its ONNX computes the same."
 
@@ -33,11 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: What follows the program's name; None takes it from the process.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    command = typer.main.get_command(build_app())
     try:
-        build_app()(given, prog_name="paritygate")
+        code = command.main(given, prog_name="paritygate", standalone_mode=False)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a bare noun: its help is the answer
+            error.show()
+        else:
+            report_error(error, as_json="--json" in given)
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         report_error(KeyboardInterrupt("interrupted; nothing more was done"), as_json="--json" in given)
         raise SystemExit(130) from None
     except Exception as error:  # noqa: BLE001  the one edge where any error becomes one line
         report_error(error, as_json="--json" in given)
         raise SystemExit(1) from None
+    raise SystemExit(code if isinstance(code, int) else 0)

@@ -1,26 +1,14 @@
-"""The command that runs for long: serve."""
+"""The command that runs for long: serve. Every setting of the gateway is a flag of it."""
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-
-class DefaultVersion(enum.StrEnum):
-    """Who answers where no rollout decides."""
-
-    ROUTED = "routed"
-    LATEST = "latest"
-
-
-class ControlMode(enum.StrEnum):
-    """Whether clients may load and unload."""
-
-    NONE = "none"
-    EXPLICIT = "explicit"
+_LIMITS = "Limits"
+_TIMING = "Timing"
 
 
 def register(app: typer.Typer) -> None:
@@ -28,55 +16,82 @@ def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
+def _limit(text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(help=text, rich_help_panel=_LIMITS)
+    return option
+
+
+def _timing(text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(help=text, rich_help_panel=_TIMING)
+    return option
+
+
 def serve(
-    repo: Annotated[Path, typer.Option(help="The model repository.")],
-    rollouts: Annotated[Path | None, typer.Option(help="Where the state of rollouts is kept.")] = None,
-    host: Annotated[str, typer.Option(help="Address of the inference ports.")] = "127.0.0.1",
+    repository: Annotated[Path, typer.Option("--repo", help="The model repository.")],
+    rollouts_dir: Annotated[
+        Path | None, typer.Option("--rollouts", "--rollouts-dir", help="Where the state of rollouts is kept.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address of the inference and metrics ports; there is no authentication here.")
+    ] = "127.0.0.1",
     http_port: Annotated[int, typer.Option(help="0 takes a free port.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="0 takes a free port.")] = 8001,
     metrics_port: Annotated[int, typer.Option(help="0 takes a free port.")] = 8002,
-    admin_port: Annotated[int, typer.Option(help="On loopback only. 0 takes a free port.")] = 8003,
+    admin_port: Annotated[int, typer.Option(help="Always on loopback. 0 takes a free port.")] = 8003,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Written once ready, with the real ports as JSON.")
+    ] = None,
     allow_unproven: Annotated[
         bool,
         typer.Option("--allow-unproven", help="Serve versions without a certificate; every answer says so."),
     ] = False,
     default_version: Annotated[
-        DefaultVersion,
+        str,
         typer.Option(help="routed: a new version gets traffic from a rollout only. latest: as Triton."),
-    ] = DefaultVersion.ROUTED,
+    ] = "routed",
     model_control_mode: Annotated[
-        ControlMode, typer.Option(help="explicit opens load and unload on the inference ports.")
-    ] = ControlMode.NONE,
-    poll_interval_s: Annotated[
-        float, typer.Option(help="How often the repository is looked at, seconds.")
-    ] = 1.0,
-    drain_timeout_s: Annotated[
-        float, typer.Option(help="How long SIGTERM waits for requests, seconds.")
-    ] = 30.0,
-    ready_file: Annotated[
-        Path | None, typer.Option(help="Written when ready, with the real ports as JSON.")
+        str, typer.Option(help="none, or explicit: load and unload are open on the inference ports too.")
+    ] = "none",
+    load_model: Annotated[
+        list[str] | None, typer.Option(help="In mode explicit: a model to load at start; * loads all.")
     ] = None,
+    reserved_headers: Annotated[
+        str, typer.Option(help="refuse or strip: what happens to x-pg-* headers of a client.")
+    ] = "refuse",
+    inference_threads: Annotated[
+        int | None, typer.Option(help="Threads that run models; default: one a core.")
+    ] = None,
+    intra_op_threads: Annotated[
+        int, typer.Option(help="Threads inside one run; 0 leaves it to onnxruntime.")
+    ] = 1,
+    inline_below_us: Annotated[
+        float, _timing("Models seen to run shorter than this (microseconds) run without a thread; 0: none.")
+    ] = 200.0,
+    poll_interval_s: Annotated[float, _timing("Seconds between two looks at the repository.")] = 1.0,
+    rollout_poll_interval_s: Annotated[float, _timing("Seconds between two looks at the rollouts.")] = 0.2,
+    rollout_lease_s: Annotated[float, _timing("Seconds for which this worker counts as live.")] = 10.0,
+    drain_delay_s: Annotated[
+        float, _timing("Seconds after SIGTERM in which it still answers but is not ready.")
+    ] = 0.0,
+    drain_timeout_s: Annotated[float, _timing("Seconds that requests get to finish after SIGTERM.")] = 30.0,
+    body_timeout_s: Annotated[float, _timing("Seconds in which head, and then body, must arrive.")] = 30.0,
+    keep_alive_timeout_s: Annotated[float, _timing("Seconds an idle connection stays open.")] = 75.0,
+    max_queue: Annotated[int, _limit("Requests that may wait for a thread.")] = 512,
+    max_body_bytes: Annotated[int, _limit("Largest request, before and after decompression.")] = 64 << 20,
+    max_inflight_bytes: Annotated[int, _limit("Largest sum of all bodies at one moment.")] = 1 << 30,
+    max_response_bytes: Annotated[int, _limit("Largest sum of output bytes of one answer.")] = 1 << 30,
+    max_header_bytes: Annotated[int, _limit("Largest sum of a request's header lines.")] = 64 << 10,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Serve a model repository to stock Triton and KServe v2 clients over HTTP and gRPC.
 
     Example: paritygate serve --repo model_repo --rollouts rollouts
     """
+    given = dict(locals())
     from paritygate.serving.app import serve as run
     from paritygate.serving.config import Settings
 
-    settings = Settings(
-        repository=repo,
-        rollouts_dir=rollouts,
-        host=host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        admin_port=admin_port,
-        allow_unproven=allow_unproven,
-        default_version=default_version.value,
-        model_control_mode=model_control_mode.value,
-        poll_interval_s=poll_interval_s,
-        drain_timeout_s=drain_timeout_s,
-        ready_file=ready_file,
-    )
-    raise typer.Exit(run(settings))
+    given["load_models"] = tuple(given.pop("load_model") or ())
+    if inference_threads is None:
+        del given["inference_threads"]
+    raise typer.Exit(run(Settings(**given)))

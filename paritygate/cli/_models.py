@@ -36,6 +36,9 @@ def export(
     factory: Annotated[
         str | None, typer.Option(help="module:factory that builds the network for a state dict.")
     ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="The entry of a training checkpoint that holds the weights, e.g. ema.")
+    ] = None,
     samples: Annotated[
         Path | None, typer.Option(help=".npz with example inputs, one array an input.")
     ] = None,
@@ -65,6 +68,7 @@ def export(
         name=name or _name_of(source),
         framework=framework,
         factory=factory,
+        weights=weights,
         inputs=examples,
         dynamic=parse_dynamic(dynamic or []),
         output_names=output_name,
@@ -76,10 +80,11 @@ def export(
         print_json({"bundle": str(bundle.path), "digest": bundle.digest, **bundle.signature.to_json()})
         return
     console = out()
-    console.print(f"bundle     {bundle.path}\ndigest     {bundle.digest}\nsignature  {bundle.signature}")
-    for note in bundle.manifest["notes"]:
-        console.print(f"note       {note}")
-    console.print(f"next       paritygate validate {bundle.path}")
+    lines = [f"bundle     {bundle.path}", f"digest     {bundle.digest}", f"signature  {bundle.signature}"]
+    lines += [f"note       {note}" for note in bundle.manifest["notes"]]
+    lines.append(f"next       paritygate validate {bundle.path}")
+    for line in lines:
+        console.print(line, markup=False)
 
 
 def _name_of(source: str) -> str:

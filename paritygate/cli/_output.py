@@ -11,6 +11,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
+UsageError: Any = typer.BadParameter.__base__
+"""What typer raises for a command line that it cannot read; it names only this subclass of it."""
+
 
 def out() -> Console:
     """Standard output: colours on a terminal, plain lines elsewhere, never wrapped in a pipe."""
@@ -36,7 +39,12 @@ def describe(error: BaseException) -> str:
     """One line for an error: our own sentence, the system's reason, or the name of what we did not foresee."""
     if any(cls.__module__.partition(".")[0] == "paritygate" for cls in type(error).__mro__):
         return _one_line(str(error))
-    if isinstance(error, KeyboardInterrupt | SystemExit):
+    if isinstance(error, UsageError):
+        return _one_line(f"{error.format_message()} See --help.")
+    if isinstance(error, typer.Abort):
+        return "interrupted; nothing more was done"
+    if isinstance(error, KeyboardInterrupt | ValueError):
+        # The libraries raise ValueError for a caller's bad argument, with a sentence that says so (docs of each).
         return _one_line(str(error))
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -149,15 +150,33 @@ def route(
 def render(
     rollout_file: Annotated[Path, typer.Argument(metavar="ROLLOUT", help="A rollout.yaml.")],
     to: Annotated[str, typer.Option("--to", help="The target: istio.")],
+    name: Annotated[str | None, typer.Option(help="Name of the objects; default: the model's.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the objects.")] = None,
+    host: Annotated[str | None, typer.Option(help="Host of the service that has the versions.")] = None,
+    gateway: Annotated[list[str] | None, typer.Option(help="An ingress gateway the routes bind to.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the service.")] = None,
 ) -> None:
     """Write the rollout as manifests of a mesh, or say which field it cannot express.
 
     Example: paritygate render rollout.yaml --to istio
     """
     from paritygate.mesh.config import load_rollout
-    from paritygate.mesh.dialects import render_text
+    from paritygate.mesh.dialects import get_dialect, render_text
 
-    typer.echo(render_text(load_rollout(rollout_file), to), nl=False)
+    rollout = load_rollout(rollout_file)
+    places: dict[str, Any] = {"name": name, "namespace": namespace, "host": host, "port": port}
+    places["gateways"] = tuple(gateway) if gateway else None
+    target = _placed(get_dialect(to).default_target(rollout), places, to)
+    typer.echo(render_text(rollout, to, target), nl=False)
+
+
+def _placed(target: Any, places: dict[str, Any], dialect: str) -> Any:
+    """A dialect's target with the places that were given; one that it does not have is refused."""
+    chosen = {key: value for key, value in places.items() if value is not None}
+    strange = sorted(chosen.keys() - {field.name for field in dataclasses.fields(target)})
+    if strange:
+        raise BadArgument(f"--to {dialect} takes no {', '.join(strange)}; leave it out.")
+    return dataclasses.replace(target, **chosen)
 
 
 def _open_store(directory: Path) -> FileStateStore:

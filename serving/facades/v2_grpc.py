@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
@@ -48,8 +49,9 @@ class GrpcFacade(Facade):
         """Take the port."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
+            _try_port(host, port)
             bound = int(self._server.add_insecure_port(address))
-        except RuntimeError:
+        except (RuntimeError, OSError):
             bound = 0
         if not bound:
             raise PortInUse(
@@ -225,3 +227,11 @@ def _stream_error(message: Any, text: str) -> Any:
 async def _abort(context: Any, error: ServingError) -> Any:
     facts = answer_facts(*error.answered_by) if error.answered_by is not None else []
     return await context.abort(CODES[error.kind], str(error), tuple(facts))
+
+
+def _try_port(host: str, port: int) -> None:
+    """Raise OSError if the port cannot be had: gRPC's core would say so on standard error in its own words."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from support.rollouts import HEADERS, VALUES, request_headers, rollout, rollouts
 
 from paritygate.mesh.dialects import DIALECTS, get_dialect, render_text
 from paritygate.mesh.dialects.base import Dialect
@@ -19,6 +18,7 @@ from paritygate.mesh.errors import CannotExpress, UnknownDialect
 from paritygate.mesh.routing import Facts, choose, compile_table
 from paritygate.mesh.types import BUCKETS, Rollout, Topology
 from paritygate.mesh.yaml_text import load_documents
+from support.rollouts import HEADERS, VALUES, request_headers, rollout, rollouts
 
 ROUTES = (
     "{name: testers, match: [{headers: {x-tester: {exact: a}, x-plan: {present: true}}}, "

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.environments import real_environment
-from support.export_case import export_case
-from support.exporter_cases import CASES
-from support.shared import ROOT
-from support.weight_changes import change_weights
 
 from paritygate.converter.bundle import Bundle, read_bundle
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.exporters import EXPORTERS
 from paritygate.converter.parity.validate import validate_bundle
+from support.environments import real_environment
+from support.export_case import export_case
+from support.exporter_cases import CASES
+from support.shared import ROOT
+from support.weight_changes import change_weights
 
 Export = Callable[..., Bundle]
 

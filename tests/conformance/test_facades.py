@@ -18,6 +18,13 @@ import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as grpcclient_aio
 import tritonclient.http as httpclient
 import tritonclient.http.aio as httpclient_aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from paritygate.serving.errors import Kind
+from paritygate.serving.facades import FACADES, get_facade
+from paritygate.serving.facades.base import Facade
+from paritygate.serving.facades.http_errors import STATUS
+from paritygate.serving.facades.v2_grpc import CODES
 from support.gateway import Gateway, running_gateway
 from support.onnx_models import (
     ELEMENT_TYPES,
@@ -28,13 +35,6 @@ from support.onnx_models import (
     write_model,
     write_version,
 )
-from tritonclient.grpc import service_pb2, service_pb2_grpc
-
-from paritygate.serving.errors import Kind
-from paritygate.serving.facades import FACADES, get_facade
-from paritygate.serving.facades.base import Facade
-from paritygate.serving.facades.http_errors import STATUS
-from paritygate.serving.facades.v2_grpc import CODES
 
 TEXTS = ["", "plain", "Jägerapfel", "漢字 🍏", "with\nline", "nul\0inside"]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from support import crds
-from support.golden import check_golden
 
 from paritygate.train_hooks.errors import NotRunnable, PlanError, UnknownName
 from paritygate.train_hooks.launch import launcher
@@ -19,6 +17,8 @@ from paritygate.train_hooks.launch.schedulers import SCHEDULERS, get_scheduler
 from paritygate.train_hooks.launch.schedulers.kubeflow import operator_environment
 from paritygate.train_hooks.launch.schedulers.kubernetes import KINDS
 from paritygate.train_hooks.types import ExportSpec, JobSpec, Plan, Resources
+from support import crds
+from support.golden import check_golden
 
 FORMS = [
     ("local", None, "pytorch"),

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from support.envoy import ask, running_envoy
-from support.istio_conditions import CONDITIONS
-from support.rollouts import HEADERS, VALUES, rollout, rollouts
 
 from paritygate.mesh.dialects import get_dialect
 from paritygate.mesh.routing import Facts, bucket_of, bucket_text, choose, compile_table
 from paritygate.mesh.types import Rollout, Topology
+from support.envoy import ask, running_envoy
+from support.istio_conditions import CONDITIONS
+from support.rollouts import HEADERS, VALUES, rollout, rollouts
 
 pytestmark = pytest.mark.real
 

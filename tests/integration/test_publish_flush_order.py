@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from support.bundles import proven_bundle
-from support.repositories import listed
-from support.traced import publish_traced, require_strace
 
 from paritygate.converter.bundle import Bundle
 from paritygate.serving.publish import publish_bundle
+from support.bundles import proven_bundle
+from support.repositories import listed
+from support.traced import publish_traced, require_strace
 
 pytestmark = pytest.mark.real
 

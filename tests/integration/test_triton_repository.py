@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.bundles import proven_bundle
-from support.repositories import fingerprint
-from support.triton import Triton, running_triton
 
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.parity.noise import measure_noise
@@ -21,6 +18,9 @@ from paritygate.converter.parity.report import Figure
 from paritygate.converter.runtime.onnxruntime import open_session
 from paritygate.converter.types import Array, DType, Feeds
 from paritygate.serving.publish import publish_bundle
+from support.bundles import proven_bundle
+from support.repositories import fingerprint
+from support.triton import Triton, running_triton
 
 pytestmark = pytest.mark.real
 

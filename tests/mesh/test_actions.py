@@ -4,11 +4,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.rollouts import rollout
 
 from paritygate.mesh.actions import apply_rollout, check_signatures, history, promote, rollback, status
 from paritygate.mesh.errors import ActionRefused, VersionsDiffer
 from paritygate.mesh.state import FileStateStore, Phase
+from support.rollouts import rollout
 
 SAME = {1: "a", 2: "a", 3: "a"}
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from support.rollouts import rollout, rollouts
 
 from paritygate.mesh.config import (
     load_rollout,
@@ -27,6 +26,7 @@ from paritygate.mesh.types import (
     Topology,
     Weight,
 )
+from support.rollouts import rollout, rollouts
 
 HEAD = "schema: paritygate.rollout/v1\nmodel: digits\nstable: 1\n"
 

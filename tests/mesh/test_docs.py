@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.shared import ROOT
 
 from paritygate.mesh.config import parse_rollout
 from paritygate.mesh.dialects import get_dialect, render_text
@@ -16,6 +15,7 @@ from paritygate.mesh.errors import CannotExpress, RolloutInvalid
 from paritygate.mesh.explain import explain, parse_request
 from paritygate.mesh.transitions import Phase
 from paritygate.mesh.types import MatchKind, Topology, Weight
+from support.shared import ROOT
 
 TEXT = (ROOT / "docs" / "rollouts.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, flags=re.DOTALL)

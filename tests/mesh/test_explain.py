@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.rollouts import rollout
 
 from paritygate.mesh.errors import RolloutInvalid
 from paritygate.mesh.explain import Explanation, explain, parse_request
 from paritygate.mesh.routing import Facts, choose, compile_table
+from support.rollouts import rollout
 
 ROUTES = (
     "{name: testers, match: {headers: {x-tester: {exact: a}, x-plan: {present: true}}}, weights: {2: 100}}, "

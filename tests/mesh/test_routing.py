@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import pytest
 import xxhash
-from support.rollouts import rollout
 
 from paritygate.mesh.routing import Facts, bucket_of, bucket_text, choose, compile_table
 from paritygate.mesh.types import HeaderMatch, Match, MatchKind, Rollout, Route, Weight
+from support.rollouts import rollout
 
 
 def table_matching(*headers: HeaderMatch) -> Rollout:

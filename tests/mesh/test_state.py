@@ -8,11 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.rollouts import rollout
 
 from paritygate.mesh import files
 from paritygate.mesh.errors import MeshError, StateBusy, StateCorrupt, StateError, StateUnwritable
 from paritygate.mesh.state import Acknowledgement, Change, FileStateStore, Phase, RolloutState
+from support.rollouts import rollout
 
 
 class Clock:

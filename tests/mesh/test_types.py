@@ -3,9 +3,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from support.rollouts import rollout
 
 from paritygate.mesh.types import basis_points_from_percent, percent_text
+from support.rollouts import rollout
 
 
 @pytest.mark.parametrize(

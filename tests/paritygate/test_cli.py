@@ -53,6 +53,19 @@ def test_help_imports_no_framework() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_every_setting_of_the_gateway_is_a_flag() -> None:
+    import dataclasses
+    import inspect
+
+    from paritygate.cli import _deploy
+    from paritygate.serving.config import Settings
+
+    flags = {
+        name.replace("load_model", "load_models") for name in inspect.signature(_deploy.serve).parameters
+    }
+    assert flags == {field.name for field in dataclasses.fields(Settings)}
+
+
 BAD_COMMANDS = {
     "export of a checkpoint that is not there": (
         ["export", "no-such.pt", "--factory", "x:y", "-o", "b"],

@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.rollouts import request_headers, rollout, rollouts
 
 from paritygate.mesh.routing import Facts, bucket_of, choose, compile_table
 from paritygate.mesh.types import BUCKETS, Rollout, Route, Weight, percent_text
+from support.rollouts import request_headers, rollout, rollouts
 
 KEYS = 100_000
 RAMP = (1, 50, 100, 500, 1000, 2500, 3333, 5000, 7500, 9999, 10_000)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from support.gateway import Gateway, running_gateway
 from support.onnx_models import (
     expanding_model,

@@ -7,6 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+
+from paritygate.converter.bundle import read_bundle
+from paritygate.converter.errors import BundleCorrupt
+from paritygate.converter.parity.validate import validate_bundle
 from support.conversion import (
     assert_declares,
     assert_parity,
@@ -14,10 +18,6 @@ from support.conversion import (
     export_conversion,
     load_case,
 )
-
-from paritygate.converter.bundle import read_bundle
-from paritygate.converter.errors import BundleCorrupt
-from paritygate.converter.parity.validate import validate_bundle
 
 torch = pytest.importorskip("torch")
 

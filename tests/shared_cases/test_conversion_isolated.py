@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.environments import real_environment, run_in
-from support.shared import shared_dir
 
 from paritygate.converter.bundle import Bundle, read_bundle
 from paritygate.converter.environments import export_source
 from paritygate.converter.errors import ConverterError
 from paritygate.converter.parity.validate import validate_bundle
 from paritygate.converter.runtime.onnxruntime import open_session
+from support.environments import real_environment, run_in
+from support.shared import shared_dir
 
 _EXPORTER = {"tensorflow": "keras", "keras": "keras", "sklearn": "sklearn", "scikit-learn": "sklearn"}
 _HANDED = Path(__file__).parents[1] / "support" / "handed_case.py"

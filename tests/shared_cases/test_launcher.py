@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from support.shared import shared_dir
 
 from paritygate.train_hooks.config import build_job
 from paritygate.train_hooks.errors import JobFileError, ManifestError
 from paritygate.train_hooks.launch import launcher
 from paritygate.train_hooks.launch.schedulers.kubeflow import operator_environment
 from paritygate.train_hooks.types import JobState, Plan
+from support.shared import shared_dir
 
 
 def read(*parts: str) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.shared import shared_dir
 
 from paritygate.serving.publish import ModelRepository
 from paritygate.serving.publish.errors import ConfigInvalid, ModelUnservable
 from paritygate.serving.publish.triton_config import ModelConfig, load_config, parse_config, render_message
+from support.shared import shared_dir
 
 
 def repository(case: str) -> ModelRepository:

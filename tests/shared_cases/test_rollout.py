@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rollouts import rollout
-from support.shared import shared_dir
 
 from paritygate.mesh.dialects import get_dialect
 from paritygate.mesh.dialects.istio_interpreter import AnswerKind, IstioMesh, MeshRequest, read_istio
 from paritygate.mesh.errors import CannotRead
 from paritygate.mesh.types import BUCKETS
 from paritygate.mesh.yaml_text import dump_documents, load_document, load_documents
+from support.rollouts import rollout
+from support.shared import shared_dir
 
 CASE_51 = "rollout/case_51_weights_not_hundred"
 CASE_53 = "rollout/case_53_header_rule_beside_weights"

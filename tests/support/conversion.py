@@ -15,7 +15,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from support.shared import shared_dir
 
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.exporters import export_model
@@ -23,6 +22,7 @@ from paritygate.converter.parity.report import Certificate
 from paritygate.converter.parity.validate import validate_bundle
 from paritygate.converter.runtime.onnxruntime import open_session
 from paritygate.converter.types import Array
+from support.shared import shared_dir
 
 _DTYPES: dict[str, Any] = {
     "FP32": np.float32, "FP16": np.float16, "FP64": np.float64, "INT64": np.int64, "INT32": np.int32,

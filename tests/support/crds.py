@@ -13,6 +13,7 @@ from typing import Any
 
 import jsonschema
 import yaml
+
 from support.shared import shared_dir
 
 _FILES = {

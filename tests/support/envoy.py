@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.shared import ROOT
 
 _TYPES = "type.googleapis.com/envoy.extensions.filters"

@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from support.exporter_cases import CASES, Build
-from support.weight_changes import change_weights
-
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.exporters import export_model
+from support.exporter_cases import CASES, Build
+from support.weight_changes import change_weights
 
 
 def build_of(framework: str, case: str) -> Build:

@@ -147,7 +147,7 @@ def gateway_command(repository: Path, ready_file: Path, options: Sequence[str] =
     """The command line of a gateway on free ports."""
     ports = [word for name in ("http", "grpc", "metrics", "admin") for word in (f"--{name}-port", "0")]
     return [
-        sys.executable, "-m", "paritygate.serving", "--repo", str(repository), *ports,
+        sys.executable, "-m", "paritygate", "serve", "--repo", str(repository), *ports,
         "--ready-file", str(ready_file), "--poll-interval-s", "0.1", *options,
     ]  # fmt: skip
 

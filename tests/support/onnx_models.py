@@ -61,7 +61,7 @@ def two_input_model() -> ModelProto:
 
 
 def slow_model(rounds: int) -> ModelProto:
-    """`y = x` after `rounds` products of 256x256 matrices: a run of a known kind of length, x float32[256, 256]."""
+    """`y = x` after `rounds` products of matrices: it takes as long as it is told, x float32[256, 256]."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (256, 256))
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (256, 256))
     count = numpy_helper.from_array(np.array(rounds, np.int64), "rounds")

@@ -7,21 +7,30 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.killed import start_in_child
 
 from paritygate.serving.publish import publish_bundle, publisher
+from support.killed import start_in_child
 
 FILE_CALLS = (
     "mkdir,mkdirat,open,openat,write,pwrite64,copy_file_range,sendfile,fsync,fdatasync,rename,renameat,renameat2,link,"
     "linkat,unlink,unlinkat,rmdir,utimensat,chmod,fchmod,fchmodat,chown,fchown,fchownat,truncate,ftruncate,flock"
 )
 """Every system call that changes a file system, and those that open and lock."""
+
+
+@dataclass(frozen=True)
+class KillPoint:
+    """One system call of a publish, as strace finds it again: the n-th of its kind, from 1."""
+
+    call: str
+    occurrence: int
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,17 @@ class Traced:
     killed: bool
     calls: list[str]
 
+    def kill_points(self) -> list[KillPoint]:
+        """Every call that changes something or takes a lock: a kill at another leaves what the one before left."""
+        counts: Counter[str] = Counter()
+        points = []
+        for call in self.calls:
+            name = call.split("(", 1)[0]
+            counts[name] += 1
+            if name not in ("open", "openat") or "O_CREAT" in call:
+                points.append(KillPoint(name, counts[name]))
+        return points
+
 
 def require_strace() -> None:
     """Skip, visibly, where strace is missing or may not trace."""
@@ -49,9 +69,9 @@ def require_strace() -> None:
 
 
 def publish_traced(
-    bundle: Path, repository: Path, log: Path, *, kill_at: int | None = None, **options: object
+    bundle: Path, repository: Path, log: Path, *, kill_at: KillPoint | None = None, **options: object
 ) -> Traced:
-    """Publish in a child whose calls are traced from when the bundle has passed the gate, and killed at the k-th.
+    """Publish in a child whose calls are traced once the bundle has passed the gate, and killed at one of them.
 
     A process that gets SIGKILL as it enters a system call does not execute it.
     """
@@ -80,8 +100,10 @@ def _publish_after_stop(bundle: Path, repository: Path, options: dict[str, objec
     publish_bundle(bundle, repository, **options)  # type: ignore[arg-type]
 
 
-def _attach(pid: int, log: Path, kill_at: int | None) -> subprocess.Popen[bytes]:
-    inject = [] if kill_at is None else ["-e", f"inject={FILE_CALLS}:signal=SIGKILL:when={kill_at}"]
+def _attach(pid: int, log: Path, kill_at: KillPoint | None) -> subprocess.Popen[bytes]:
+    inject = []
+    if kill_at is not None:
+        inject = ["-e", f"inject={kill_at.call}:signal=SIGKILL:when={kill_at.occurrence}"]
     command = [
         "strace",
         "-f",
@@ -110,9 +132,8 @@ def _is_traced(pid: int) -> bool:
     return "TracerPid:\t0\n" not in status
 
 
-def walk_kill_points(publish: Callable[[int], Traced], most_calls: int = 400) -> int:
-    """Call `publish(k)` for k = 1, 2, ... until it ends by itself; gives the last k."""
-    for k in range(1, most_calls):
-        if not publish(k).killed:
-            return k
-    raise AssertionError(f"the publisher makes more than {most_calls} calls")
+def rehearse(bundle: Path, repository: Path, workdir: Path, **options: object) -> list[KillPoint]:
+    """The kill points of a publish, found by publishing to a copy of the repository."""
+    with tempfile.TemporaryDirectory(dir=workdir) as folder:
+        copy = Path(shutil.copytree(repository, Path(folder) / repository.name))
+        return publish_traced(bundle, copy, Path(folder) / "log", **options).kill_points()

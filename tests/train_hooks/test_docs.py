@@ -6,13 +6,13 @@ import dataclasses
 import re
 
 import yaml
-from support.shared import ROOT
 
 from paritygate.train_hooks.config import build_job, parse_job
 from paritygate.train_hooks.launch.contracts import CONTRACTS
 from paritygate.train_hooks.launch.schedulers import SCHEDULERS
 from paritygate.train_hooks.launch.schedulers.kubernetes import KINDS
 from paritygate.train_hooks.types import ExportSpec, JobSpec, Resources
+from support.shared import ROOT
 
 TEXT = (ROOT / "docs" / "launching.md").read_text(encoding="utf-8")
 

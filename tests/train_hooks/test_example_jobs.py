@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.shared import ROOT
 
 from paritygate.converter.bundle import read_bundle
 from paritygate.train_hooks.config import load_job
 from paritygate.train_hooks.errors import CoreUnavailable
 from paritygate.train_hooks.launch import launcher
 from paritygate.train_hooks.types import ExportSpec, JobResult, JobSpec, JobState
+from support.shared import ROOT
 
 
 def example(name: str, folder: Path) -> JobSpec:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import crds
-from support.rollouts import rollout
 
 from paritygate.mesh.dialects.istio import IstioDialect, IstioTarget
 from paritygate.mesh.errors import CannotExpress, CannotRead
 from paritygate.mesh.types import Rollout
 from paritygate.mesh.yaml_text import dump_documents
+from support import crds
+from support.rollouts import rollout
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "istio"
 UPDATE = "PARITYGATE_UPDATE_GOLDEN"

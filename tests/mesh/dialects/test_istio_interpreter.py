@@ -5,10 +5,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.istio_conditions import CONDITIONS
 
 from paritygate.mesh.dialects.istio_interpreter import AnswerKind, IstioMesh, MeshRequest, read_istio
 from paritygate.mesh.errors import CannotRead, RolloutInvalid
+from support.istio_conditions import CONDITIONS
 
 HEAD = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: ml}}\nspec:\n  hosts: [{host}]\n  http: {http}\n"
 TO_A = "[{destination: {host: m, subset: a}}]"

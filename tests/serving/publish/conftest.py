@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from support.bundles import BundleSet, linear_bundle, proven_bundle
 
 

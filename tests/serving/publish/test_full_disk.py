@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bundles import BundleSet, linear_bundle
-from support.killed import start_in_child, wait_for
-from support.repositories import assert_clean, assert_whole, fingerprint, listed
 
 from paritygate.converter.bundle import Bundle
 from paritygate.serving.publish import publish_bundle
 from paritygate.serving.publish.errors import RepositoryUnavailable
+from support.bundles import BundleSet, linear_bundle
+from support.killed import start_in_child, wait_for
+from support.repositories import assert_clean, assert_whole, fingerprint, listed
 
 MOST_CALLS = 200
 

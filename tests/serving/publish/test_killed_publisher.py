@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.bundles import linear_bundle
-from support.killed import run_in_child, start_in_child, wait_for
-from support.repositories import assert_clean, assert_whole, fingerprint, listed
 
 from paritygate.converter.bundle import Bundle
 from paritygate.serving.publish import publish_bundle
 from paritygate.serving.publish.layout import UNFINISHED_MARKER, staging_prefix
+from support.bundles import linear_bundle
+from support.killed import run_in_child, start_in_child, wait_for
+from support.repositories import assert_clean, assert_whole, fingerprint, listed
 
 MODEL = "linear"
 MOST_CALLS = 400

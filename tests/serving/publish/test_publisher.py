@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.bundles import BundleSet, linear_bundle
-from support.repositories import assert_clean, assert_whole, fingerprint, listed
 
 from paritygate.converter.bundle import CERTIFICATE_FILE, MANIFEST_FILE, MODEL_FILE, Bundle, read_bundle
 from paritygate.converter.errors import BundleCorrupt, BundleError
@@ -26,6 +24,8 @@ from paritygate.serving.publish.errors import (
     SignatureMismatch,
 )
 from paritygate.serving.publish.layout import UNFINISHED_MARKER
+from support.bundles import BundleSet, linear_bundle
+from support.repositories import assert_clean, assert_whole, fingerprint, listed
 
 
 def copy_of(bundle: Bundle, folder: Path) -> Path:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from paritygate.serving.publish import Published, publish_bundle
 from support.bundles import BundleSet, linear_bundle
 from support.killed import start_in_child, wait_for
 from support.repositories import assert_clean, assert_whole, listed
-
-from paritygate.serving.publish import Published, publish_bundle
 
 NUM_RIVALS = 4
 

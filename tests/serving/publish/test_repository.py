@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.bundles import BundleSet
 
 from paritygate.serving.publish import Finding, ModelRepository, publish_bundle
 from paritygate.serving.publish.errors import (
@@ -16,6 +15,7 @@ from paritygate.serving.publish.errors import (
     RepositoryUnavailable,
 )
 from paritygate.serving.publish.layout import UNFINISHED_MARKER, parse_version
+from support.bundles import BundleSet
 
 POLICY = "version_policy { specific { versions: [ 1, 2 ] } }"
 

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
-from support.jobs import job_of, processes_of, wait_for_file, wait_until_gone
 
 from paritygate.train_hooks.errors import JobFailed, NotRunnable
 from paritygate.train_hooks.launch import launcher
 from paritygate.train_hooks.types import JobEvent, JobResult, JobSpec, JobState
+from support.jobs import job_of, processes_of, wait_for_file, wait_until_gone
 
 WHO = "import os, json; rank = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
 """First line of a script: which rank it is."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.jobs import job_of
 
 from paritygate.train_hooks.launch import launcher
 from paritygate.train_hooks.types import JobResult, JobSpec, JobState
+from support.jobs import job_of
 
 pytest.importorskip("torch", reason="torch is not installed")
 
