@@ -53,8 +53,6 @@ class SealedDirectory:
         try:
             with self._open(name) as file:
                 data = file.read(max_bytes + 1)
-        except FileNotFoundError:
-            return None
         except BundleCorrupt as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
@@ -151,4 +149,7 @@ class SealedDirectory:
 
 
 def _raise(error: OSError) -> None:
-    raise error
+    raise BundleCorrupt(
+        f"{error.filename} cannot be listed ({error.strerror}); the bundle is not whole.",
+        file=str(error.filename),
+    ) from error

@@ -310,7 +310,8 @@ def _check_draft(draft: BundleDraft) -> None:
 
 def _fill(draft: BundleDraft, partial: Path) -> None:
     files: dict[str, Written] = {}
-    model = parse_model(draft.model_path.read_bytes())
+    data = draft.model_path.read_bytes()
+    model = parse_model(data)
     fault = signature_fault(draft.signature, graph_signature(model))
     if fault:
         raise ModelInvalid(f"{draft.model_path.name}: {fault}")
@@ -321,7 +322,7 @@ def _fill(draft: BundleDraft, partial: Path) -> None:
         files[DATA_FILE] = _digest(partial / DATA_FILE)
         files[MODEL_FILE] = write_file(partial / MODEL_FILE, model.SerializeToString(deterministic=True))
     else:
-        files[MODEL_FILE] = write_file(partial / MODEL_FILE, draft.model_path.read_bytes())
+        files[MODEL_FILE] = write_file(partial / MODEL_FILE, data)
     cases, over_budget, written = write_probes(draft.probes, draft.signature, partial, draft.budget_bytes)
     files |= written
     manifest = {
@@ -372,5 +373,10 @@ def _check_manifest(manifest: Mapping[str, Any]) -> None:
         names = [entry["name"] for entry in manifest["signature"][kind]]
         if len(set(names)) != len(names):
             raise ValueError(f"a name is given twice @ $.signature.{kind}")
+    untraced = (
+        Signature.from_json(manifest["signature"]).dynamic_dims().keys() - manifest["trace_dims"].keys()
+    )
+    if untraced:
+        raise ValueError(f"dim {min(untraced)!r} has no trace size @ $.trace_dims")
     if MODEL_FILE not in manifest["files"]:
         raise ValueError(f"{MODEL_FILE!r} is missing @ $.files")

@@ -18,7 +18,7 @@ def working_precision(model: onnx.ModelProto) -> DType | None:
     """The precision that bounds how exact an output can be; None if there are no floats.
 
     It is the coarser of two: the coarsest float input, and the float type that holds most weight elements.
-    Counting elements keeps one half-precision constant in a float32 model from loosening the tolerances of the whole.
+    Counting elements keeps one half-precision constant in a float32 model from loosening all tolerances.
     """
     counts: Counter[DType] = Counter()
     for tensor in tensors(model):

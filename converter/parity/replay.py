@@ -14,7 +14,7 @@ from paritygate.converter.errors import ModelRunError, ParityError
 from paritygate.converter.graph.inspect import parse_model
 from paritygate.converter.graph.precision import working_precision
 from paritygate.converter.parity.compare import Context, compare_outputs
-from paritygate.converter.parity.metrics import channel_scale
+from paritygate.converter.parity.metrics import channel_scale, rmse
 from paritygate.converter.parity.noise import Noise
 from paritygate.converter.parity.report import Figure, RuntimeInfo
 from paritygate.converter.parity.tolerance import ToleranceConfig, rung_of
@@ -34,6 +34,7 @@ class Replay:
         weights: The model's working precision.
         tolerance: The tolerances in force.
         scales: Scale of each float output, by case and output.
+        notes: What a reader of the verdict should know, one sentence each.
     """
 
     signature: Signature
@@ -41,6 +42,7 @@ class Replay:
     weights: DType | None
     tolerance: ToleranceConfig
     scales: Mapping[tuple[str, str], Array]
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, bundle: Bundle, tolerance: ToleranceConfig | None = None) -> Replay:
@@ -54,13 +56,10 @@ class Replay:
         probes = tuple(bundle.probes())
         _check_base(bundle, probes)
         weights = working_precision(parse_model(bundle.model_bytes()))
-        return cls(
-            bundle.signature,
-            probes,
-            weights,
-            tolerance or ToleranceConfig(),
-            _scales(bundle.signature, probes),
-        )
+        config = tolerance or ToleranceConfig()
+        scales = _scales(bundle.signature, probes)
+        believed, notes = _believe_float64(probes, weights, config, scales)
+        return cls(bundle.signature, believed, weights, config, scales, notes)
 
     @property
     def base(self) -> Probe:
@@ -163,6 +162,36 @@ def _check_base(bundle: Bundle, probes: Sequence[Probe]) -> None:
             f"bundle {bundle.name!r} has not exactly one probe {BASE!r} at the trace sizes {traced}, or names a "
             "case twice, so it is not proven. Export it again."
         )
+
+
+def _believe_float64(
+    probes: Sequence[Probe],
+    weights: DType | None,
+    config: ToleranceConfig,
+    scales: Mapping[tuple[str, str], Array],
+) -> tuple[tuple[Probe, ...], tuple[str, ...]]:
+    """Leave out float64 forms that lie further from the source's own answer than rounding can bring them.
+
+    Such a form is of another computation, or of a model so ill-conditioned that it arbitrates nothing. It must
+    neither excuse a wrong candidate nor condemn a right one; the source's own answer then stands alone.
+    """
+
+    def believed(probe: Probe, name: str, wide: Array) -> bool:
+        reference = probe.outputs[name]
+        rung = rung_of(DType.from_numpy(reference.dtype), weights, optimized=False)
+        return rmse(wide, reference, scales[probe.case, name]) <= config.table[rung].noise_cap
+
+    kept: list[Probe] = []
+    dropped: set[str] = set()
+    for probe in probes:
+        good = {name: wide for name, wide in (probe.float64 or {}).items() if believed(probe, name, wide)}
+        dropped |= (probe.float64 or {}).keys() - good.keys()
+        kept.append(replace(probe, float64=good or None))
+    notes = tuple(
+        f"the float64 form of output {name!r} lies further from the source than rounding explains; it was not used"
+        for name in sorted(dropped)
+    )
+    return tuple(kept), notes
 
 
 def _scales(signature: Signature, probes: Sequence[Probe]) -> dict[tuple[str, str], Array]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from paritygate.converter.errors import ParityError
 from paritygate.converter.parity.compare import Context, compare_outputs
-from paritygate.converter.parity.report import SelfTest
+from paritygate.converter.parity.report import Figure, SelfTest
 from paritygate.converter.parity.tolerance import ToleranceConfig
 from paritygate.converter.types import Array, DType, Feeds
 
@@ -31,18 +31,24 @@ def self_test(
         ParityError: If the source differs from itself, or a wrong copy passes: no verdict can then be trusted.
     """
 
-    def figures(candidate: Feeds) -> list[tuple[float, str]]:
-        compared = compare_outputs(
-            reference, candidate, tolerance=tolerance, weights=weights, optimized=True, contexts=contexts
+    def figures(candidate: Feeds, optimized: bool) -> list[Figure]:
+        return compare_outputs(
+            reference, candidate, tolerance=tolerance, weights=weights, optimized=optimized, contexts=contexts
         )
-        return [(float(figure.max_abs_diff), figure.verdict) for figure in compared]
 
-    itself = figures({name: array.copy() for name, array in reference.items()})
-    largest = max(distance for distance, _ in itself)
+    copy = {name: array.copy() for name, array in reference.items()}
+    itself = [figure for optimized in (False, True) for figure in figures(copy, optimized)]
+    largest = max(float(figure.max_abs_diff) for figure in itself)
     wrong = list(_wrong_copies(reference, contexts))
-    caught = sum(any(verdict == "fail" for _, verdict in figures(copy)) for copy in wrong)
-    result = SelfTest(len(itself), largest, len(wrong), caught)
-    if not result.ok or any(verdict != "pass" for _, verdict in itself):
+    caught = sum(
+        all(
+            any(figure.verdict == "fail" for figure in figures(feeds, optimized))
+            for optimized in (False, True)
+        )
+        for feeds in wrong
+    )
+    result = SelfTest(len(reference), largest, len(wrong), caught)
+    if not result.ok or any(figure.verdict != "pass" for figure in itself):
         raise ParityError(
             f"the comparator does not tell right from wrong: the source against itself gave {largest:g}, "
             f"and {caught} of {len(wrong)} wrong copies were caught. Tighten the tolerances."

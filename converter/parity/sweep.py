@@ -46,15 +46,18 @@ def rule(results: Sequence[CaseResult], trace_dims: Mapping[str, int]) -> Ruling
     """Judge all cases.
 
     A case at trace sizes must agree. A dim that was never tried at another size is not claimed. A dim that the
-    candidate cannot take at another size (it raises, or gives another shape) is fixed at its trace size. *Wrong
-    numbers* at other sizes fix a dim only if no other size than 1 agrees: a graph with a frozen size is wrong at
-    all of them, while a wrong weight is wrong at some, and must not be excused as a matter of shape.
+    candidate cannot take at another size (it raises, or gives another shape) is fixed at its trace size.
+
+    *Wrong numbers* at other sizes fix a dim only if no other size than 1 agrees: a graph with a frozen size is
+    wrong at all of them, while a wrong weight is wrong at some, and must not be excused as a matter of shape.
+    Nothing is excused where the numbers are wrong at the trace sizes already.
 
     Args:
         results: One for each case.
         trace_dims: The trace size of every dynamic dim.
     """
     failing = [result.case for result in results if result.fault and not _moved(result, trace_dims)]
+    wrong_anyway = bool(failing)
     proven: dict[str, tuple[int, ...]] = {}
     demoted: dict[str, DemotedDim] = {}
     for dim, size in trace_dims.items():
@@ -65,7 +68,7 @@ def rule(results: Sequence[CaseResult], trace_dims: Mapping[str, int]) -> Ruling
             demoted[dim] = DemotedDim(dim, size, "no other size was tried, so none is proven")
         elif not bad:
             proven[dim] = tuple(sorted(good | {size}))
-        elif any(result.fault == "numbers" for result in bad) and good - {1}:
+        elif any(result.fault == "numbers" for result in bad) and (wrong_anyway or good - {1}):
             failing += [result.case for result in bad]
         else:
             demoted[dim] = DemotedDim(dim, size, f"at size {bad[0].dims[dim]}: {bad[0].reason}")

@@ -84,7 +84,7 @@ def _certify(
         self_test=tested,
         figures=judged,
         omitted=tuple(bundle.manifest["probes"]["omitted"]),
-        notes=tuple(bundle.manifest["notes"]),
+        notes=(*bundle.manifest["notes"], *replay.notes),
     )
 
 
@@ -145,7 +145,7 @@ def _unloadable(bundle: Bundle, replay: Replay, reason: str, version: str) -> Ce
         self_test=None,
         figures=(),
         omitted=tuple(bundle.manifest["probes"]["omitted"]),
-        notes=tuple(bundle.manifest["notes"]),
+        notes=(*bundle.manifest["notes"], *replay.notes),
     )
 
 

@@ -109,7 +109,8 @@ def _enum(value: Any, allowed: list[Any], path: str, *_: Any) -> Iterator[str]:
 
 
 def _pattern(value: Any, pattern: str, path: str, *_: Any) -> Iterator[str]:
-    if isinstance(value, str) and not re.search(pattern, value):
+    # In JSON Schema `$` is the very end; in Python it also stands before a last newline.
+    if isinstance(value, str) and not re.search(re.sub(r"\$\Z", r"\\Z", pattern), value):
         yield f"{_describe(value)} does not have the form {pattern} @ {path}"
 
 
