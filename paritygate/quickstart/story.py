@@ -146,13 +146,16 @@ def _refuse_a_broken_model(stage: Stage, *, width: int) -> None:
     bundle = _export_broken(stage, width)
     certificate = validate_bundle(bundle)
     write_evidence(bundle, certificate)
+    worst = max(certificate.figures, key=lambda figure: figure.max_abs_diff)
     try:
         publish_bundle(bundle.path, stage.repository, model_name=MODEL)
-    except NotProven as error:
-        stage.say.refused(str(error))
+    except NotProven:
+        stage.say.refused(
+            f"output {worst.output!r} is off by {worst.max_abs_diff:.2g}; nothing was published"
+        )
+        stage.say.fact(certificate.reason)
     else:
         raise StoryFailed("a model with a changed weight was published")
-    worst = max(certificate.figures, key=lambda figure: figure.max_abs_diff)
     stage.result["refused"] = {
         "output": worst.output,
         "max_abs_diff": worst.max_abs_diff,

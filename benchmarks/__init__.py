@@ -1,0 +1,1 @@
+"""Figures, side by side in one run; see benchmarks/README.md."""
