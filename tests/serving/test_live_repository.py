@@ -354,41 +354,36 @@ def test_explicit_mode_loads_on_the_inference_ports(repository: Path, tmp_path: 
             assert other.is_model_ready("add")
 
 
-@pytest.mark.parametrize(
-    ("parameters", "status", "match"),
-    [
+def test_load_with_overrides_is_refused(repository: Path, tmp_path: Path) -> None:
+    table: list[tuple[dict[str, Any], int, str]] = [
         ({"config": "{}"}, 501, "not proven"),
         ({"file:1/model.onnx": "AAAA"}, 501, "not proven"),
         ({"odd": 1}, 400, "load parameter 'odd' is not known"),
-    ],
-)
-def test_load_with_overrides_is_refused(
-    repository: Path, tmp_path: Path, parameters: dict[str, Any], status: int, match: str
-) -> None:
+    ]
     write_model(repository, "add", add_model(1.0))
     with running_gateway(repository, tmp_path / "gw", "--allow-unproven") as gateway:
-        answer = gateway.ask(
-            "POST", "/v2/repository/models/add/load", {"parameters": parameters}, port="admin"
-        )
-        assert (answer.status, match in answer.error) == (status, True)
+        for parameters, status, match in table:
+            answer = gateway.ask(
+                "POST", "/v2/repository/models/add/load", {"parameters": parameters}, port="admin"
+            )
+            assert (answer.status, match in answer.error) == (status, True), answer
 
 
-@pytest.mark.parametrize(
-    ("extra", "match"),
-    [
-        ("sequence_batching { }", "sequence_batching"),
-        ("model_transaction_policy { decoupled: true }", "decoupled"),
-        ('ensemble_scheduling { step [ { model_name: "a" } ] }', "ensemble_scheduling"),
-    ],
-)
-def test_config_that_asks_for_more_than_there_is_is_refused(
-    repository: Path, tmp_path: Path, extra: str, match: str
-) -> None:
-    write_model(repository, "add", add_model(1.0), extra=extra)
+def test_config_that_asks_for_more_than_there_is_is_refused(repository: Path, tmp_path: Path) -> None:
+    extras = {
+        "sequence_batching": "sequence_batching { }",
+        "decoupled": "model_transaction_policy { decoupled: true }",
+        "ensemble_scheduling": 'ensemble_scheduling { step [ { model_name: "a" } ] }',
+        "batch_input": 'batch_input [ { kind: BATCH_ELEMENT_COUNT target_name: "b" } ]',
+    }
+    for name, extra in extras.items():
+        write_model(repository, name, add_model(1.0), extra=extra)
     with running_gateway(repository, tmp_path / "gw", "--allow-unproven") as gateway:
-        state, reason = gateway.index()["add", "1"]
-        assert state == "UNAVAILABLE"
-        assert match in reason
+        index = gateway.index()
+        for name in extras:
+            state, reason = index[name, "1"]
+            assert state == "UNAVAILABLE"
+            assert f"its config asks for {name}" in reason or f"its config has {name}" in reason
 
 
 def test_many_publishes_under_load_fail_no_request(
