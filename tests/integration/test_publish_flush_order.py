@@ -93,7 +93,10 @@ def test_next_version_is_flushed_before_it_is_listed(both: tuple[Bundle, Bundle]
     )
     match = RENAME.match(calls[commit])
     assert match is not None
-    assert where(calls, SYNC, match["source"])[-1] < commit, "the new config is not flushed"
+    (dated,) = [n for n, call in enumerate(calls) if call.startswith("utimensat") and match["source"] in call]
+    assert dated < where(calls, SYNC, match["source"])[-1] < commit, (
+        "the new config is not flushed with its date"
+    )
     assert where(calls, SYNC, model_dir)[-1] > commit, "the commit itself is not flushed"
     live = [
         call for call in calls if f"{model_dir}/1/" in call and re.match(r"(write|unlink|rename|mkdir)", call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import secrets
@@ -152,7 +153,12 @@ def running_triton(
     log_path = workdir / "triton.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=_environ(environment), start_new_session=True
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environ(environment),
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
     try:
         triton = Triton(process, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", log_path)
@@ -165,6 +171,11 @@ def running_triton(
         process.wait()
         for region in Path("/dev/shm").glob(f"{shm_prefix}*"):
             region.unlink(missing_ok=True)
+
+
+def _die_with_parent() -> None:
+    """A test run that is killed leaves no server behind (prctl PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _server_folder(environment: Path) -> Path:
