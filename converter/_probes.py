@@ -119,6 +119,11 @@ def read_probe(entry: Mapping[str, Any], signature: Signature, read: Callable[[s
                 raise BundleCorrupt(
                     f"{name} is {array.dtype}{list(array.shape)}, the signature says {spec}.", file=name
                 )
+            if kind == "input" and not _has_dims(array, spec, entry["dims"]):
+                raise BundleCorrupt(
+                    f"{name} is {list(array.shape)}, which is not {spec} at {entry['dims']}. Export it again.",
+                    file=name,
+                )
             found[spec.name] = array
         return found
 
