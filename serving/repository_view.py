@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paritygate.converter.bundle import CERTIFICATE_FILE, DATA_FILE, MANIFEST_FILE
+from paritygate.serving.errors import LoadFailed
 from paritygate.serving.publish import ModelRepository
 from paritygate.serving.publish.triton_config import CONFIG_FILE, ModelConfig
 
@@ -57,6 +58,7 @@ class RepositoryView:
 
         Raises:
             PublishError: If its config cannot be read.
+            LoadFailed: If the policy selects nothing.
         """
         directory = self.directory(model)
         if not directory.is_dir():
@@ -67,6 +69,11 @@ class RepositoryView:
         versions = config.version_policy.select(available)
         missing = tuple(sorted(set(config.version_policy.versions) - set(available)))
         self._warn_about_ignored(model, directory)
+        if not versions and not missing:
+            raise LoadFailed(
+                f"at least one version must be available under the version policy of model '{model}', "
+                f"but its folder holds {_folders(directory) or 'none'}; a version is a whole number without leading zeros."
+            )
         key = _without_versions(config)
         stamps = {v: (key, _file_marks(directory / str(v), config.model_filename)) for v in versions}
         return Snapshot(config, versions, missing, stamps)
@@ -81,15 +88,17 @@ class RepositoryView:
 
     def _warn_about_ignored(self, model: str, directory: Path) -> None:
         """Say once about each visible folder that it is taken for no version."""
-        with os.scandir(directory) as entries:
-            names = [
-                entry.name for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_"))
-            ]
-        for name in sorted(names):
+        for name in _folders(directory):
             path = f"{model}/{name}"
             if path not in self._ignored and not _is_version(name):
                 self._ignored.add(path)
                 log.warning("folder '%s' is ignored: a version is a whole number without leading zeros", path)
+
+
+def _folders(directory: Path) -> list[str]:
+    """The visible folders in a model's folder, by name."""
+    with os.scandir(directory) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith((".", "_")))
 
 
 def _is_version(name: str) -> bool:
