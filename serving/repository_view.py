@@ -72,7 +72,8 @@ class RepositoryView:
         if not versions and not missing:
             raise LoadFailed(
                 f"at least one version must be available under the version policy of model '{model}', "
-                f"but its folder holds {_folders(directory) or 'none'}; a version is a whole number without leading zeros."
+                f"but its folder holds {_folders(directory) or 'none'}; "
+                "a version is a whole number without leading zeros."
             )
         key = _without_versions(config)
         stamps = {v: (key, _file_marks(directory / str(v), config.model_filename)) for v in versions}

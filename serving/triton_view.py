@@ -33,6 +33,7 @@ def filled_config(config: ModelConfig, rules: ModelRules) -> Any:
     message.optimization.input_pinned_memory.enable = True
     message.optimization.output_pinned_memory.enable = True
     _fill_instances(message, rules.model)
+    _fill_batching(message)
     return message
 
 
@@ -53,13 +54,23 @@ def _fill_tensor(tensor: Any, rule: TensorRule) -> None:
 
 
 def _fill_instances(message: Any, model: str) -> None:
-    if not message.instance_group:
-        message.instance_group.add()
-    for index, group in enumerate(message.instance_group):
-        group.name = group.name or (model if len(message.instance_group) == 1 else f"{model}_{index}")
+    """Name and count the instance groups: one under the model's own name where the config has none."""
+    groups = message.instance_group
+    unnamed = [f"{model}_{index}" for index in range(len(groups))]
+    if not groups:
+        groups.add()
+        unnamed = [model]
+    for group, name in zip(groups, unnamed, strict=True):
+        group.name = group.name or name
         if group.kind == model_config_pb2.ModelInstanceGroup.KIND_AUTO:
             group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
         group.count = group.count or _CPU_INSTANCES
+
+
+def _fill_batching(message: Any) -> None:
+    batching = message.WhichOneof("scheduling_choice") == "dynamic_batching"
+    if batching and message.max_batch_size and not message.dynamic_batching.preferred_batch_size:
+        message.dynamic_batching.preferred_batch_size.append(message.max_batch_size)
 
 
 def message_to_json(message: Any) -> dict[str, Any]:
