@@ -14,7 +14,6 @@ import joblib
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
-from support.environments import this_interpreter_as
 
 from paritygate.converter.bundle import read_bundle
 from paritygate.converter.config import ExportConfig
@@ -27,6 +26,7 @@ from paritygate.converter.errors import (
     SourceNotFound,
     UnsafeSource,
 )
+from support.environments import this_interpreter_as
 
 _FACTORY = "made_for_isolation:build"
 

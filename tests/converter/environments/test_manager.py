@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from support.environments import TinyIndex
 
 from paritygate.converter.environments import list_environments, remove, sync
 from paritygate.converter.environments.manager import MARKER_FILE, in_use
 from paritygate.converter.errors import EnvironmentFailure
+from support.environments import TinyIndex
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.environments import real_environment, run_in
 
 from paritygate.converter.bundle import read_bundle
 from paritygate.converter.environments import export_source
@@ -25,6 +24,7 @@ from paritygate.converter.exporters import export_model, get_exporter
 from paritygate.converter.exporters._tensorflow import name_outputs
 from paritygate.converter.exporters.keras import _code_carriers, _widened
 from paritygate.converter.parity.validate import validate_bundle
+from support.environments import real_environment, run_in
 
 _ZOO = Path(__file__).parents[2] / "support" / "keras_zoo.py"
 

@@ -34,7 +34,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
-from support.environments import real_environment
 
 from paritygate.converter.bundle import Bundle, Probe
 from paritygate.converter.environments import export_source
@@ -48,6 +47,7 @@ from paritygate.converter.errors import (
 from paritygate.converter.exporters import detect, export_model
 from paritygate.converter.parity.validate import validate_bundle
 from paritygate.converter.types import DType
+from support.environments import real_environment
 
 _X, _Y = load_iris(return_X_y=True)
 _WORDS = np.array(["setosa", "versicolor", "virginica"])[_Y]
