@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,9 @@ class ExportConfig:
             )
         _check_names("input_names", self.input_names)
         _check_names("output_names", self.output_names)
+        fault = shared_name_fault(self.input_names, self.output_names)
+        if fault is not None:
+            raise ValueError(fault)
         _check_dynamic(self.dynamic)
         _check_ranges(self.integer_ranges)
 
@@ -110,6 +113,17 @@ def _check_names(field_name: str, names: Any) -> None:
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
         raise ValueError(f"{field_name} gives {twice[0]!r} more than once; every name must be its own.")
+
+
+def shared_name_fault(inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> str | None:
+    """Why names cannot be: an output under the name of an input, which no graph or request could tell apart."""
+    both = [name for name in outputs or () if name in (inputs or ())]
+    if not both:
+        return None
+    return (
+        f"output_names gives {both[0]!r}, which is the name of an input; expected names that no input has. "
+        f"Give that output another name."
+    )
 
 
 def _check_dynamic(dynamic: Any) -> None:

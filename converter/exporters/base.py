@@ -144,6 +144,8 @@ class SourceModel(abc.ABC):
         notes: Sentences for the manifest; may grow until the source is closed.
         narrows_floats: True if the converted graph may give float32 where the source gives float64. The
             probes then hold the source's answers cast to the graph's type, and a note says so.
+        whole_numbers: True if the source holds no floats, so that what it does to integers may have to be exact
+            at any magnitude; it is then also asked the case `extreme:wide`.
     """
 
     inputs: tuple[SourceInput, ...]
@@ -152,6 +154,7 @@ class SourceModel(abc.ABC):
     weights: Weights = Weights()
     notes: Sequence[str] = ()
     narrows_floats: bool = False
+    whole_numbers: bool = False
 
     @abc.abstractmethod
     def run(self, feeds: Feeds) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paritygate.converter.config import ExportConfig, parse_input_spec
+from paritygate.converter.config import ExportConfig, parse_input_spec, shared_name_fault
 from paritygate.converter.errors import ExportError
 from paritygate.converter.types import Array, DemotedDim, Dim, DType, Feeds, TensorSpec
 
@@ -87,6 +87,9 @@ def bind_inputs(model: SourceModel, config: ExportConfig) -> Binding:
     own = tuple(spec.name for spec in model.inputs)
     names = _user_names(own, config.input_names)
     renamed = dict(zip(own, names, strict=True))
+    fault = shared_name_fault(names, config.output_names)
+    if fault is not None:
+        raise ExportError(fault)
     _refuse_unknown("dynamic", config.dynamic or {}, names)
     _refuse_unknown("integer_ranges", config.integer_ranges, names)
     example = None if model.example is None else {renamed[k]: v for k, v in model.example.items()}

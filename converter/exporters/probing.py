@@ -84,12 +84,9 @@ class NamedSource:
         return {name: as_answer(name, answers[key]) for name, key in zip(names, own, strict=True)}
 
     def _names(self, own: Sequence[str], inputs: Sequence[str]) -> tuple[str, ...]:
-        """The outputs' names; one that an input has gives way, since a graph cannot hold both."""
+        """The outputs' names; one of the source's own that an input has gives way: a graph cannot hold both."""
         if self.output_names is None:
             return tuple(f"{name}_out" if name in inputs else name for name in own)
-        both = [name for name in self.output_names if name in inputs]
-        if both:
-            raise ExportError(f"{both[0]!r} names an input and an output; give the output another name.")
         if len(self.output_names) != len(own):
             raise ExportError(
                 f"output_names gives {len(self.output_names)} names {list(self.output_names)}, but the model "
@@ -174,7 +171,9 @@ def _settle_grown(source: NamedSource, binding: Binding) -> Binding:
 def _hint(example: Feeds) -> str:
     wide = [name for name, array in example.items() if array.dtype == np.float64]
     if wide:
-        return f"If the model takes float32, pass {wide[0]}.astype('float32'): numpy gives float64 by default."
+        return (
+            f"If the model takes float32, pass {wide[0]}.astype('float32'): numpy gives float64 by default."
+        )
     return "Give inputs that it takes."
 
 
@@ -258,25 +257,35 @@ def capture(
 
 
 BASE_CASE = "base"
+WIDE_CASE = "extreme:wide"
 
 
 def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Iterator[_Question]:
     signature = Signature(binding.inputs, ())
     ranges = integer_ranges(source.model, binding, config)
-    for case in plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed):
-        yield _Question(case.name, dict(case.dims), make_feeds(signature, case, ranges=ranges))
+    known = _known_ranges(source.model, binding, config)
+    free = any(spec.dtype.is_integer and spec.shape and spec.name not in known for spec in binding.inputs)
+    wide = source.model.whole_numbers and free
+    for case in plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed, wide=wide):
+        limits = known if case.name == WIDE_CASE else ranges
+        yield _Question(case.name, dict(case.dims), make_feeds(signature, case, ranges=limits))
 
 
 def integer_ranges(model: SourceModel, binding: Binding, config: ExportConfig) -> dict[str, tuple[int, int]]:
     """Safe ranges of the integer inputs: declared, else the model's own word, else what the example shows."""
-    own = {o: spec.name for o, spec in zip(binding.own_names, binding.inputs, strict=True)}
     seen = {
         spec.name: (int(binding.example[spec.name].min()), int(binding.example[spec.name].max()))
         for spec in binding.inputs
         if spec.dtype.is_integer
     }
+    return seen | _known_ranges(model, binding, config)
+
+
+def _known_ranges(model: SourceModel, binding: Binding, config: ExportConfig) -> dict[str, tuple[int, int]]:
+    """Ranges that someone vouches for; what an example shows is no limit of the model."""
+    own = {o: spec.name for o, spec in zip(binding.own_names, binding.inputs, strict=True)}
     told = {own[name]: bounds for name, bounds in model.integer_ranges().items()}
-    return seen | told | dict(config.integer_ranges)
+    return told | dict(config.integer_ranges)
 
 
 def _sample_question(binding: Binding, sample: Feeds, index: int) -> _Question:
@@ -325,7 +334,7 @@ class _Asker:
                 raise ExportError(f"the source refuses the base case: {error}.") from error
             self.said.omitted.append(OmittedCase(question.case, f"the source refuses it: {error}"))
             return
-        other = self._other_rank(answers)
+        other = self._other_rank(answers) or _no_whole_answer(question, answers)
         if other is not None:
             self.said.omitted.append(OmittedCase(question.case, other))
             return
@@ -392,6 +401,14 @@ class _Asker:
     def _stop_float64(self, reason: str) -> None:
         self.wide = False
         self.said.notes.append(f"The source gives no float64 reference: {reason.rstrip('.')}.")
+
+
+def _no_whole_answer(question: _Question, answers: Feeds) -> str | None:
+    """Why the wide case proves nothing: floats of integers that they cannot hold are what rounding made them."""
+    rounded = [name for name, array in answers.items() if is_floating(array)]
+    if question.case != WIDE_CASE or not rounded:
+        return None
+    return f"output {rounded[0]!r} is a float, which cannot hold integers of this size: only rounding would differ"
 
 
 def _no_reference(wide: Feeds | None, answers: Feeds, *, compare: bool) -> str | None:

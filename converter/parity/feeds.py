@@ -28,6 +28,7 @@ RECIPES = {
     "negative": "floats below zero only",
     "small": "floats near 1e-3, where an epsilon in a normalisation shows",
     "large": "floats near 1e2, where exponentials saturate and half precision nears its end",
+    "wide": "integers without a range near the ends of their type, which floats cannot hold",
 }
 
 _FLOAT_ONLY = ("negative", "small", "large")
@@ -56,7 +57,7 @@ class Case:
 
 
 def plan_cases(
-    signature: Signature, *, trace_dims: Mapping[str, int], seed: int = DEFAULT_SEED
+    signature: Signature, *, trace_dims: Mapping[str, int], seed: int = DEFAULT_SEED, wide: bool = False
 ) -> list[Case]:
     """The cases that prove a signature, the most important first: what a budget cuts is the end.
 
@@ -67,6 +68,7 @@ def plan_cases(
         signature: Its named input dims are the ones that are swept.
         trace_dims: The size of each at tracing.
         seed: Start of the random streams.
+        wide: Whether to add the recipe `wide` as the last case.
 
     Raises:
         ValueError: If a dynamic dim has no trace size.
@@ -85,6 +87,7 @@ def plan_cases(
     ]
     planned += [(_joint_name(dims), dims, "random") for dims in _joint(dynamic)]
     planned += [(f"extreme:{recipe}", base, recipe) for recipe in _extremes(signature)]
+    planned += [("extreme:wide", base, "wide")] if wide else []
     return [Case(name, dims, recipe, seed + index) for index, (name, dims, recipe) in enumerate(planned)]
 
 
@@ -127,7 +130,9 @@ def _extremes(signature: Signature) -> list[str]:
     has_floats = any(spec.dtype.is_floating for spec in signature.inputs)
     if not signature.inputs:
         return []
-    return [name for name in RECIPES if name != "random" and (has_floats or name not in _FLOAT_ONLY)]
+    return [
+        name for name in RECIPES if name not in ("random", "wide") and (has_floats or name not in _FLOAT_ONLY)
+    ]
 
 
 def _array(spec: TensorSpec, case: Case, limits: Range | None) -> Array:
@@ -139,6 +144,8 @@ def _array(spec: TensorSpec, case: Case, limits: Range | None) -> Array:
     if spec.dtype is DType.BOOL:
         return _booleans(shape, case.recipe, rng)
     bounds = _bounds(spec, limits)
+    if spec.dtype.is_integer and case.recipe == "wide" and bounds is None and shape:
+        return _wide_integers(spec.dtype, shape, rng)
     if spec.dtype.is_integer:
         return _integers(spec.dtype, shape, case.recipe, bounds or _default_bounds(spec.dtype), rng)
     values = _bounded_floats(shape, case.recipe, bounds, rng) if bounds else _floats(shape, case.recipe, rng)
@@ -206,13 +213,26 @@ def _integers(
     return np.asarray(np.asarray(offsets, dtype=object) + low, dtype=dtype.numpy).reshape(shape)
 
 
+def _wide_integers(dtype: DType, shape: tuple[int, ...], rng: np.random.RandomState) -> Array:
+    """Both signs, magnitudes in the upper six bits: an int64 is beyond 2**57, an int32 beyond 2**25."""
+    info = np.iinfo(dtype.numpy)
+    low = int(info.max) >> 6
+    draws = [int.from_bytes(rng.bytes(9), "little") for _ in range(int(np.prod(shape, dtype=np.int64)))]
+    signs = [-1 if info.min < 0 and draw & 1 else 1 for draw in draws]
+    values = [
+        sign * (low + (draw >> 1) % (int(info.max) - low + 1))
+        for sign, draw in zip(signs, draws, strict=True)
+    ]
+    return np.array(values, dtype=dtype.numpy).reshape(shape)
+
+
 def _floats(shape: tuple[int, ...], recipe: str, rng: np.random.RandomState) -> Array:
     if recipe in ("zeros", "ones"):
         return np.full(shape, float(recipe == "ones"))
     normal = np.asarray(rng.standard_normal(shape))
     if recipe == "negative":
         return -np.abs(normal)
-    return np.asarray(normal * {"random": 1.0, "small": 1e-3, "large": 1e2}[recipe])
+    return np.asarray(normal * {"random": 1.0, "small": 1e-3, "large": 1e2, "wide": 1.0}[recipe])
 
 
 def _bounded_floats(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import onnx_ir
 import torch
 
 from paritygate.converter.errors import ExportError
-from paritygate.converter.exporters._pytorch import explain
+from paritygate.converter.exporters._pytorch import explain, integers
 from paritygate.converter.exporters._pytorch.quiet import contained_noise, contained_prints
 from paritygate.converter.exporters._pytorch.recurrent import open_sequence_lengths
 from paritygate.converter.exporters._pytorch.snapshot import double_copy, float_copy
@@ -81,6 +82,10 @@ class TorchModel(SourceModel):
         self._double: torch.nn.Module | None = None
         self.weights = weights or Weights()
         self.notes: list[str] = [*notes, *_constant_notes(plan)]
+        self.whole_numbers = not any(
+            part.is_floating_point() or part.is_complex()
+            for part in itertools.chain(module.parameters(), module.buffers())
+        )
         if declared is None or with_example:
             pairs = zip(plan.names, plan.tensors, strict=True)
             self.example = {name: array_from_tensor(tensor) for name, tensor in pairs}
@@ -226,7 +231,14 @@ class TorchModel(SourceModel):
         self, program: torch.export.ExportedProgram, leaves: tuple[torch.Tensor, ...], opset: int
     ) -> torch.onnx.ONNXProgram:
         try:
-            converted = torch.onnx.export(program, (), opset_version=opset, dynamo=True, verbose=False)
+            converted = torch.onnx.export(
+                program,
+                (),
+                opset_version=opset,
+                dynamo=True,
+                verbose=False,
+                custom_translation_table=integers.translations(),
+            )
         except Exception as error:
             raise explain.conversion_error(error, program, self._module) from error
         if converted is None:
