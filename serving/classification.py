@@ -1,6 +1,6 @@
 """The classification extension: the best classes of an output as text, instead of the tensor.
 
-Source: PROTOCOL 3.5.
+Source: triton-inference-server/server, docs/protocol/extension_classification.md.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ EXTENSIONS = (
     "parameters",
     "statistics",
 )
-"""Only what is really there: clients decide by this list what to call. Source: PROTOCOL 3.1."""
+"""Only what is really there: clients decide by this list what to call. Source: kserve/open-inference-protocol."""
 
 LOAD_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
-"""Triton's own text, which clients look for. Source: REALPARTS 1.3."""
+"""Triton's own text, which clients look for. Source: triton-inference-server/core."""
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 _MAX_PINNED_SEQUENCES = 65_536
@@ -318,7 +318,7 @@ class DataPlane:
         return route
 
     def _pin(self, request: InferRequest, route: Route) -> None:
-        """Have a stream or sequence keep its version (DESIGN 3.5); of very many the oldest is forgotten."""
+        """Have a stream or sequence keep its version (docs/rollouts.md); of very many the oldest is forgotten."""
         if request.stream is not None:
             request.stream.routes[request.model_name] = route
         sequence = request.parameters.get("sequence_id")

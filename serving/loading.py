@@ -2,7 +2,7 @@
 
 The order is the point. A bundle's bytes are read once and verified while they are read; the session is opened on
 those bytes and not on the path; the sealed probes run through that session before anyone else does. So what was
-proven is what is served, whatever happens to the files in between (DESIGN 1, 3.2).
+proven is what is served, whatever happens to the files in between (docs/architecture.md).
 """
 
 from __future__ import annotations

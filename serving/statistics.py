@@ -1,6 +1,6 @@
 """Counters of one version: what the statistics call and `/metrics` show. Touched on the event loop only.
 
-Source: PROTOCOL 3.7.
+Source: triton-inference-server/server, docs/protocol/extension_statistics.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What Prometheus gets: Triton's names and meanings, and our own counters beside them.
 
-Source: PROTOCOL 3.13.
+Source: triton-inference-server/server, docs/user_guide/metrics.md.
 """
 
 from __future__ import annotations

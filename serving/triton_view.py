@@ -106,7 +106,7 @@ def _plain(field: Any, value: Any) -> Any:
 
 
 def statistics_to_json(model: Model, version: Version) -> dict[str, Any]:
-    """One entry of `model_stats`. Source: PROTOCOL 3.7."""
+    """One entry of `model_stats`. Source: Triton's docs/protocol/extension_statistics.md."""
     counted = version.statistics
     parts = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
     inference = {part: _duration(getattr(counted, part)) for part in parts}

@@ -27,7 +27,7 @@ DATATYPES: Mapping[str, DType] = {
     "FP64": DType.FLOAT64,
     "BYTES": DType.STRING,
 }
-"""Wire names of the element types. Source: PROTOCOL 3.4."""
+"""Wire names of the element types. Source: kserve/open-inference-protocol, inference_rest.md."""
 
 DATATYPE_NAMES: Mapping[DType, str] = {dtype: name for name, dtype in DATATYPES.items()}
 
@@ -100,7 +100,7 @@ class InferRequest:
 
 @dataclass(slots=True)
 class StreamPins:
-    """Which version a stream was given for each model it asked; a stream keeps its version (DESIGN 3.5)."""
+    """Which version a stream was given for each model it asked; a stream keeps its version (docs/rollouts.md)."""
 
     routes: dict[str, Route] = field(default_factory=dict)
 

@@ -1,6 +1,6 @@
 """What a version takes, and the check of a request against it: one place for every protocol.
 
-Source: PROTOCOL 3.4, rule 11; texts for shape and datatype after REALPARTS 1.3.
+Source: triton-inference-server/core, src/infer_request.cc (what is checked, and the texts for shape and datatype).
 """
 
 from __future__ import annotations

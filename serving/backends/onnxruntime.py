@@ -13,7 +13,7 @@ from paritygate.serving.backends.base import Backend, ModelSource
 
 
 class OnnxRuntimeBackend(Backend):
-    """A version in an onnxruntime session: what was proven is what is served (DESIGN 3.2)."""
+    """A version in an onnxruntime session: what was proven is what is served."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

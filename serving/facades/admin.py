@@ -9,7 +9,7 @@ from paritygate.serving.facades.v2_api import add_repository, new_api
 
 
 class AdminFacade(Facade):
-    """What operators may do and clients may not (DESIGN 3.8)."""
+    """What operators may do and clients may not."""
 
     def __init__(self, dataplane: DataPlane) -> None:
         super().__init__(dataplane)

@@ -20,11 +20,11 @@ STATUS: Mapping[Kind, int] = {
     Kind.UNSUPPORTED: 501,
     Kind.INTERNAL: 500,
 }
-"""The HTTP status of each kind of error. Source: PROTOCOL 3.2."""
+"""The HTTP status of each kind of error. Source: triton-inference-server/server, src/http_server.cc."""
 
 
 def error_body(text: str) -> bytes:
-    """The one form of every error. Source: PROTOCOL 3.2."""
+    """The one form of every error. Source: kserve/open-inference-protocol, inference_rest.md."""
     return json.dumps({"error": text}).encode()
 
 

@@ -3,7 +3,7 @@
 Little-endian, row-major, no padding; BOOL is one byte; BYTES is a 4-byte length and the bytes, element by element.
 Nothing is set aside for a size that a client only claims: sizes are compared with the bytes that came.
 
-Source: PROTOCOL 3.4, rule 3.
+Source: triton-inference-server/server, docs/protocol/extension_binary_data.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ CODES: Mapping[Kind, grpc.StatusCode] = {
     Kind.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
     Kind.INTERNAL: grpc.StatusCode.INTERNAL,
 }
-"""The gRPC status of each kind of error. Source: PROTOCOL 3.2."""
+"""The gRPC status of each kind of error. Source: triton-inference-server/server, src/grpc/grpc_utils.h."""
 
 SERVICE = "inference.GRPCInferenceService"
 RESERVED_PREFIX = "x-pg-"

@@ -3,7 +3,8 @@
 Decoding is strict where silence would mean a wrong number (ranges, fractions in whole-number tensors, sizes), and
 relaxed in one place: FP16 and BF16 values are taken and given as JSON numbers, which Triton refuses.
 
-Source: PROTOCOL 3.4.
+Source: kserve/open-inference-protocol, inference_rest.md; triton-inference-server/server,
+docs/protocol/extension_binary_data.md.
 """
 
 from __future__ import annotations
@@ -368,7 +369,7 @@ def decode_raw_body(
     Raises:
         InvalidArgument: If the model has several inputs, or the shape cannot be told from the number of bytes.
 
-    Source: PROTOCOL 3.4, rule 6 (Inference-Header-Content-Length: 0).
+    Source: triton-inference-server/server, docs/protocol/extension_binary_data.md, "Raw Binary Request".
     """
     if len(metadata.inputs) != 1:
         raise InvalidArgument(

@@ -1,6 +1,6 @@
 """Codec of the v2 gRPC messages.
 
-Source: PROTOCOL 3.11.
+Source: triton-inference-server/common, protobuf/grpc_service.proto.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The v2 protocol over HTTP: a small ASGI function for inference, and FastAPI for everything that is documented.
 
-Inference is dispatched before FastAPI (DESIGN 3.3): no route matching, no middleware, no validation
+Inference is dispatched before FastAPI: no route matching, no middleware, no validation
 model per request.
 """
 
