@@ -53,7 +53,7 @@ def compare_outputs(
     Args:
         reference: The source framework's outputs.
         candidate: The exported model's outputs.
-        tolerance: What is allowed; the table of PARITY 3.4 by default.
+        tolerance: What is allowed; the table in docs/parity.md by default.
         weights: The model's working precision (`graph.precision.working_precision`).
         optimized: Whether the candidate ran with graph optimisations.
         contexts: Scale, noise and float64 form by output; without one the scale is the reference's own.
@@ -232,7 +232,7 @@ def _is_rounded(reference: Array, wide: Array | None) -> bool:
     """Whether the source computed in float64 and only its answer was rounded (scikit-learn does).
 
     It then shows nothing of how the model rounds in the graph's precision, and as where there is no float64 form
-    the floor is the whole atol (PARITY 3.4, key 1).
+    the floor is the whole atol (docs/parity.md, "The noise key").
     """
     if wide is None:
         return False

@@ -16,7 +16,7 @@ import numpy as np
 from paritygate.converter.types import Array, DType, Signature, TensorSpec
 
 DEFAULT_SEED = 1
-"""As in Polygraphy (PARITY 3.2); case number i draws from seed + i."""
+"""As Polygraphy's DataLoader; case number i draws from seed + i."""
 
 SWEEP_SIZES = (1, 2, 3, 7, 17)
 """Sizes tried for each dynamic dim besides the one it was traced with: 1 (broadcasting), small, primes."""

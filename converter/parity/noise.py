@@ -1,4 +1,4 @@
-"""How much of a difference is rounding: measured on the model itself, not assumed (PARITY 3.4, key 1).
+"""How much of a difference is rounding: measured on the model itself, not assumed.
 
 Two measurements, both relative to the output's scale. *Source noise*: how far the source's own arithmetic lies
 from its float64 form. *Conditioning*: how far the candidate moves when every float input moves by one unit in the

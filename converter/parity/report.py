@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from paritygate.converter import _json
 from paritygate.converter.parity.metrics import Specials
+from paritygate.converter.parity.tolerance import ToleranceConfig
 from paritygate.converter.schemas import check
 from paritygate.converter.types import DemotedDim, Signature
 
@@ -206,6 +207,20 @@ class Certificate:
         """Largest absolute difference over all figures that count; infinite if there is none."""
         return max((figure.max_abs_diff for figure in self.figures if figure.counted), default=math.inf)
 
+    @property
+    def tolerance(self) -> ToleranceConfig:
+        """The tolerances in force, ready to compare with.
+
+        Raises:
+            ValueError: If they are no full table; never for a certificate that was read from a file.
+        """
+        return ToleranceConfig.from_json(self.tolerances)
+
+    @property
+    def loosened(self) -> tuple[str, ...]:
+        """What this certificate allowed beyond our table; such a pass is not what others mean by proven."""
+        return self.tolerance.loosened
+
     def to_json(self) -> dict[str, Any]:
         """This certificate as plain JSON values."""
         return {
@@ -284,6 +299,10 @@ class Certificate:
         """A pass must follow from what the document itself says."""
         if _from_number(max_abs_diff) != self.max_abs_diff:
             raise ValueError("max_abs_diff is not the largest of the figures @ $.max_abs_diff")
+        try:
+            self.tolerance  # noqa: B018 - it is built to be checked
+        except ValueError as error:
+            raise ValueError(f"{error} @ $.tolerances") from None
         if self.verdict != "pass":
             return
         counted = [figure for figure in self.figures if figure.counted]

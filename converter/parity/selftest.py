@@ -1,4 +1,4 @@
-"""The comparator proves itself in each run: the source equals itself, wrong copies are caught (PARITY B4)."""
+"""The comparator proves itself in each run: the source equals itself, wrong copies are caught."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shape sweep proves of each dynamic dim, and which dims must be fixed (PARITY A5). Pure."""
+"""What the shape sweep proves of each dynamic dim, and which dims must be fixed. Pure."""
 
 from __future__ import annotations
 

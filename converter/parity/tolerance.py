@@ -1,6 +1,6 @@
 """How far an exported model may lie from its source: one table by precision, and the floor that noise sets.
 
-Two keys must both turn (PARITY 3.4). The *table key* bounds every single element,
+Two keys must both turn (docs/parity.md). The *table key* bounds every single element,
 
     |candidate - source| <= atol * scale + rtol * |source| + 8 * noise * scale
 
@@ -72,8 +72,9 @@ TABLE: Mapping[str, Tolerance] = MappingProxyType(
         "bfloat16": Tolerance(3e-2, 1.6e-2, 1e-3, 4.0, 1.6e-3, 5e-2),
     }
 )
-"""By rung. Source: PARITY 3.4, whose rows are fitted to torch.testing, optimum and onnxscript. The floor is its
-atol/10, and tighter for optimised float32, where nothing but the order of sums changes."""
+"""By rung. The rows are fitted to the defaults of torch.testing.assert_close, to ATOL_FOR_VALIDATION in
+optimum's exporters (optimum/exporters/onnx/model_configs.py) and to onnxscript's tests of operators. The floor is
+its atol/10, and tighter for optimised float32, where nothing but the order of sums changes."""
 
 EXACT = "exact"
 """The rung of whole numbers, bools and strings: equal or not."""
@@ -113,6 +114,29 @@ class ToleranceConfig:
     def is_default(self) -> bool:
         """Whether nothing was changed."""
         return dict(self.table) == dict(TABLE)
+
+    @property
+    def loosened(self) -> tuple[str, ...]:
+        """What allows more than `TABLE` does, one phrase each; empty for the default and anything tighter."""
+        return tuple(
+            f"{rung} {entry.name} {getattr(self.table[rung], entry.name):g}, ours is {getattr(ours, entry.name):g}"
+            for rung, ours in TABLE.items()
+            for entry in fields(Tolerance)
+            if getattr(self.table[rung], entry.name) > getattr(ours, entry.name)
+        )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ToleranceConfig:
+        """Build a configuration from what `to_json` gave, without loss; its `default` is not believed.
+
+        Raises:
+            ValueError: If a rung or a number is missing, unknown or not allowed.
+        """
+        names = {entry.name for entry in fields(Tolerance)}
+        for rung, numbers in value["rungs"].items():
+            if numbers.keys() != names:
+                raise ValueError(f"tolerance {rung!r} needs exactly the numbers {', '.join(sorted(names))}")
+        return cls({rung: Tolerance(**numbers) for rung, numbers in value["rungs"].items()})
 
     def to_json(self) -> dict[str, Any]:
         """All rungs as plain JSON values."""

@@ -28,7 +28,7 @@ def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None)
 
     Args:
         bundle: Every file of it is verified again first.
-        tolerance: What is allowed; the table of PARITY 3.4 by default.
+        tolerance: What is allowed; the table in docs/parity.md by default.
 
     Returns:
         A certificate of any verdict; only `pass` is a proof. `error` if the runtime cannot load or run the model.

@@ -1,7 +1,7 @@
 """The one place that builds an onnxruntime session: what parity proves is what serving serves.
 
 onnxruntime falls back to the CPU without an error when a provider cannot start, lists providers that do not work,
-and two of its wheels overwrite each other's files (FRAMEWORKS 1.5). All three are refused here.
+and two of its wheels overwrite each other's files. All three are refused here.
 """
 
 from __future__ import annotations

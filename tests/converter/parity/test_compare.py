@@ -167,7 +167,7 @@ def test_the_noise_key_speaks_of_the_float64_form() -> None:
 
 
 def test_one_bad_element_in_many_fails_although_the_mean_error_is_small() -> None:
-    """The mean alone would let one element in a million be off (PARITY 3.4)."""
+    """The mean alone would let one element in a million be off."""
     many = np.ones((1000, 1000), np.float32)
     figure = compared(many, moved(many, 1.001), contexts={"y": Context(np.ones(()), noise=1e-6)})
     assert figure.verdict == "fail"

@@ -118,7 +118,7 @@ def test_channel_scale_is_one_number_a_channel_over_all_cases() -> None:
 
 
 def test_a_scale_of_boxes_does_not_hide_scores_beside_them() -> None:
-    """A scale over the whole tensor would let scores be off by 0.03 (PARITY 3.4)."""
+    """A scale over the whole tensor would let scores be off by 0.03."""
     found = metrics.channel_scale([np.array([[640.0, 640.0, 0.5]] * 4)], 1)
     assert found[0, 2] < 1.0
 

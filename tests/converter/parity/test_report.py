@@ -128,6 +128,23 @@ def test_the_summary_fits_one_page_and_says_the_verdict(passing: Certificate, fa
         assert max(map(len, lines)) < 160 or certificate is failing
 
 
+def test_the_summary_tells_the_largest_difference_and_the_worst_case_apart(passing: Certificate) -> None:
+    """An extreme case may lie off by more in absolute numbers and by less of what it is allowed."""
+    one = next(f for f in passing.figures if f.output == "probs" and f.optimized)
+    large = replace(one, case="extreme:large", max_abs_diff=0.25, scaled_error=0.1, noise_error=0.1)
+    tight = replace(one, case="sweep:batch=7", max_abs_diff=0.001, scaled_error=0.9, noise_error=0.1)
+    text = replace(passing, figures=(large, tight)).summary()
+    (line,) = (line for line in text.splitlines() if line.lstrip().startswith("probs"))
+    assert line.split()[3:6] == ["0.25", "0.9x", "sweep:batch=7"]
+
+
+def test_tolerances_that_are_no_full_table_are_refused(passing: Certificate) -> None:
+    tolerances = passing.to_json()["tolerances"]
+    del tolerances["rungs"]["float16"]
+    with pytest.raises(ValueError, match=r"needs exactly the rungs .* @ \$.tolerances"):
+        Certificate.from_json(edited(passing, tolerances=tolerances))
+
+
 def test_the_summary_names_demoted_dims_omitted_cases_and_the_self_test(passing: Certificate) -> None:
     text = replace(
         passing,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import fields
 
 import pytest
 
@@ -66,3 +68,34 @@ def test_noise_is_never_believed_beyond_what_the_rung_can_resolve(rung: str) -> 
     tolerance: Tolerance = TABLE[rung]
     assert tolerance.noise_cap <= 10 * max(tolerance.atol, tolerance.noise_floor)
     assert tolerance.noise_floor <= tolerance.atol
+
+
+def test_a_configuration_goes_to_json_and_back_without_loss() -> None:
+    config = ToleranceConfig().changed("float16", rtol=0.1 + 0.2, budget=1 / 3)
+    assert ToleranceConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize(
+    ("rungs", "message"),
+    [
+        ({"float32": {"rtol": 1.0}}, "tolerance 'float32' needs exactly the numbers atol, budget"),
+        ({}, "needs exactly the rungs float64, float32"),
+    ],
+    ids=["number missing", "rung missing"],
+)
+def test_json_that_is_no_full_table_is_refused(rungs: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ToleranceConfig.from_json({"default": True, "rungs": rungs})
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in fields(Tolerance)])
+def test_whatever_allows_more_is_told_and_what_allows_less_is_not(name: str) -> None:
+    ours = getattr(TABLE["float16"], name)
+    looser = ToleranceConfig().changed("float16", **{name: ours * 2})
+    assert [phrase.split(",")[0] for phrase in looser.loosened] == [f"float16 {name} {ours * 2:g}"]
+    assert ToleranceConfig().changed("float16", **{name: ours / 2}).loosened == ()
+
+
+def test_the_flag_in_json_does_not_hide_what_was_loosened() -> None:
+    value = ToleranceConfig().changed("float32", rtol=1e-3).to_json() | {"default": True}
+    assert ToleranceConfig.from_json(value).loosened == ("float32 rtol 0.001, ours is 0.0001",)

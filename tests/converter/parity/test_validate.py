@@ -127,7 +127,7 @@ def test_a_dim_baked_into_a_reshape_is_fixed_and_said_so(tmp_path: Path) -> None
 def test_a_dim_frozen_as_a_divisor_is_fixed_because_numbers_are_wrong_at_every_other_size(
     tmp_path: Path,
 ) -> None:
-    """A mean written as sum / traced size: it runs everywhere and is right at one size only (PARITY A4)."""
+    """A mean written as sum / traced size: it runs everywhere and is right at one size only."""
     signature = Signature((TensorSpec("x", DType.FLOAT32, ("n",)),), (TensorSpec("y", DType.FLOAT32, ()),))
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0),

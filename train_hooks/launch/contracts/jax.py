@@ -19,7 +19,7 @@ from paritygate.train_hooks.types import JobSpec
 class JaxContract(Contract):
     """The variables that Kubeflow sets; the script passes them to `jax.distributed.initialize`.
 
-    Source: LAUNCH 4.1, "JAX".
+    Source: kubeflow/trainer, branch release-1.9, pkg/controller.v1/jax/envvar.go.
     """
 
     default_port: ClassVar[int] = 29500

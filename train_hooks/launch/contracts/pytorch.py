@@ -13,7 +13,7 @@ from paritygate.train_hooks.types import JobSpec, RankPlan
 class TorchrunContract(Contract):
     """`torchrun`, with a fixed node rank where there are several nodes, so that rank 0 is on the first.
 
-    Source: LAUNCH 4.1; torch/distributed/run.py (flags, and every flag as PET_<FLAG>).
+    Source: torch/distributed/run.py (flags, and every flag as PET_<FLAG>).
     """
 
     default_port: ClassVar[int] = 29500

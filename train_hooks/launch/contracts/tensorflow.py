@@ -20,7 +20,7 @@ from paritygate.train_hooks.types import JobSpec
 class TensorFlowContract(Contract):
     """One worker a node and no chief, so that worker 0 is the chief.
 
-    Source: LAUNCH 4.1, "TensorFlow".
+    Source: tensorflow/python/distribute/multi_worker_util.py (the chief, TF_CONFIG).
     """
 
     default_port: ClassVar[int] = 2222

@@ -29,7 +29,7 @@ def render_pytorchjob(job: JobSpec) -> Iterator[Document]:
 
     The operator's RANK counts pods; torchrun overwrites it with the rank of each process.
 
-    Source: LAUNCH 4.2, "PyTorchJob v1".
+    Source: kubeflow/trainer, branch release-1.9, pkg/apis/kubeflow.org/v1/pytorch_types.go.
     """
     _need_framework(job, "pytorch", "pytorchjob")
     replicas: Document = {"Master": _replica(job, 1, _pytorch_container(job))}
@@ -59,7 +59,7 @@ def _pytorch_container(job: JobSpec) -> Document:
 def render_tfjob(job: JobSpec) -> Iterator[Document]:
     """A TFJob of workers only, whose TF_CONFIG the operator computes; worker 0 is the chief.
 
-    Source: LAUNCH 4.2, "TFJob v1".
+    Source: kubeflow/trainer, branch release-1.9, pkg/apis/kubeflow.org/v1/tensorflow_types.go.
     """
     _need_framework(job, "tensorflow", "tfjob")
     port = {"name": "tfjob-port", "containerPort": job.master_port or TENSORFLOW_PORT}
@@ -139,7 +139,7 @@ def _read_pytorchjob(document: Mapping[str, Any]) -> Iterator[PodEnvironment]:
 def _pytorch_variables(master: str, port: int, processes: Any, nodes: int, rank: int) -> dict[str, str]:
     """What the operator injects; RANK counts pods, and a number of processes that is no number counts as one.
 
-    Source: LAUNCH 4.2 (training-operator v1, pkg/controller.v1/pytorch/envvar.go).
+    Source: kubeflow/trainer, branch release-1.9, pkg/controller.v1/pytorch/envvar.go.
     """
     text = str(processes) if processes is not None else "auto"
     world_size = nodes * (int(text) if text.isdecimal() else 1)

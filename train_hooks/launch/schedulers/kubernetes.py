@@ -174,7 +174,7 @@ def deadline(job: JobSpec) -> Document:
 def render_job(job: JobSpec) -> Iterator[Document]:
     """An Indexed Job whose pods find one another through a headless Service.
 
-    Source: LAUNCH 4.2, "batch/v1 Job".
+    Source: kubernetes.io/docs/concepts/workloads/controllers/job, "Completion mode".
     """
     port = job.master_port or get_contract(job.framework).default_port
     if job.nodes > 1:
