@@ -1,6 +1,6 @@
 """Which versions of which models are loaded, and how that follows the repository.
 
-The version list is the commit point (docs/publishing.md): a version exists once the config's policy names it. A pass over
+The version list is the commit point: a version exists once the config's policy names it. A pass over
 a model builds what is new beside what is live, swaps, and lets the old one finish what it is doing. If anything in
 a pass fails, nothing that was live goes away, and the index says why.
 

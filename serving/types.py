@@ -100,7 +100,7 @@ class InferRequest:
 
 @dataclass(slots=True)
 class StreamPins:
-    """Which version a stream was given for each model it asked; a stream keeps its version (docs/rollouts.md)."""
+    """Which version a stream was given for each model it asked; a stream keeps its version."""
 
     routes: dict[str, Route] = field(default_factory=dict)
 
