@@ -318,7 +318,7 @@ class DataPlane:
         return route
 
     def _pin(self, request: InferRequest, route: Route) -> None:
-        """Have a stream or sequence keep its version (docs/rollouts.md); of very many the oldest is forgotten."""
+        """Have a stream or sequence keep its version; of very many the oldest is forgotten."""
         if request.stream is not None:
             request.stream.routes[request.model_name] = route
         sequence = request.parameters.get("sequence_id")
