@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paritygate.converter.bundle import CERTIFICATE_FILE, EVIDENCE_DIR, MANIFEST_FILE, Bundle, read_bundle
+from paritygate.converter.bundle import (
+    CERTIFICATE_FILE,
+    EVIDENCE_DIR,
+    MANIFEST_FILE,
+    SUMMARY_FILE,
+    Bundle,
+    read_bundle,
+)
 from paritygate.converter.errors import BundleCorrupt, BundleError
 from paritygate.converter.runtime.onnxruntime import open_session
 from paritygate.converter.types import Signature
@@ -236,8 +243,13 @@ def _publish_locked(order: _Order, staging: Staging, model_dir: Path) -> Publish
     present = _find_listed(order, config, model_dir)
     if present is not None:
         return Published(order.model, present, order.bundle.digest, False, model_dir / str(present))
-    order.check_fit(config)
-    number = transaction.publish_next(staging, model_dir, config, order.fill)
+
+    def load() -> ModelConfig:
+        config = _load_own_config(model_dir)
+        order.check_fit(config)
+        return config
+
+    number = transaction.publish_next(staging, model_dir, load, order.fill)
     return Published(order.model, number, order.bundle.digest, True, model_dir / str(number))
 
 
@@ -287,11 +299,11 @@ def _copy_bundle(bundle: Bundle, version_dir: Path) -> None:
         _make_folders(version_dir, target.parent)
         _copy_checked(bundle, name, target, str(sealed["sha256"]))
     _copy_checked(bundle, MANIFEST_FILE, version_dir / MANIFEST_FILE, bundle.digest.removeprefix("sha256:"))
-    evidence = bundle.path / EVIDENCE_DIR
-    if evidence.is_dir():
+    present = [name for name in (CERTIFICATE_FILE, SUMMARY_FILE) if (bundle.path / name).is_file()]
+    if present:
         os.mkdir(version_dir / EVIDENCE_DIR, 0o755)
-        for name in sorted(os.listdir(evidence)):
-            files.copy_file(evidence / name, version_dir / EVIDENCE_DIR / name)
+    for name in present:  # whatever else lies there is no evidence
+        _copy(bundle, name, version_dir / name)
 
 
 def _make_folders(root: Path, folder: Path) -> None:
@@ -301,9 +313,19 @@ def _make_folders(root: Path, folder: Path) -> None:
 
 
 def _copy_checked(bundle: Bundle, name: str, target: Path, sha256: str) -> None:
-    copied, _ = files.copy_file(bundle.path / name, target)
-    if copied != sha256:
+    if _copy(bundle, name, target) != sha256:
         raise _changed(bundle, name)
+
+
+def _copy(bundle: Bundle, name: str, target: Path) -> str:
+    """Copy one file of the bundle; gives the digest of what was written."""
+    source = bundle.path / name
+    try:
+        return files.copy_file(source, target)[0]
+    except OSError as error:
+        if error.filename is not None and Path(error.filename) == source:
+            raise BundleError(f"cannot read {source}: {error.strerror}; nothing was published.") from error
+        raise
 
 
 def _changed(bundle: Bundle, name: str) -> BundleChanged:

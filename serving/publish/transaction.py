@@ -3,8 +3,9 @@
 The version list in config.pbtxt is the commit point. A new version of a known model:
 
     lock the model's folder -> mkdir <N>, with a marker in it -> copy and flush every file, flush every folder
-    -> write the new config in the staging folder -> drop the marker, flush <N> and the model's folder
-    -> flush the config -> rename it over config.pbtxt -> flush the model's folder
+    -> read config.pbtxt again, which an operator may have edited meanwhile; write its successor in the staging
+    folder -> drop the marker, flush <N> and the model's folder -> flush the config; if config.pbtxt changed since
+    it was read, write the successor anew -> rename it over config.pbtxt -> flush the model's folder
 
 A version that the list does not name is ignored by Triton, half-written or not. The first version of a model is
 one rename of a whole staged folder. What must not be, because Triton 2.51 was seen to react to it: a temporary
@@ -34,6 +35,9 @@ _log = logging.getLogger(__name__)
 
 FillVersion = Callable[[Path], None]
 """Writes and flushes all files of a version into the empty folder that it is given."""
+
+LoadConfig = Callable[[], ModelConfig]
+"""Reads the config that stands in the model's folder, and checks that the version fits it."""
 
 
 @dataclass(frozen=True)
@@ -140,19 +144,21 @@ def publish_first(staging: Staging, model: str, config: ModelConfig, fill: FillV
     return True
 
 
-def publish_next(staging: Staging, model_dir: Path, config: ModelConfig, fill: FillVersion) -> int:
+def publish_next(staging: Staging, model_dir: Path, load: LoadConfig, fill: FillVersion) -> int:
     """Publish one more version of a model; the caller holds the lock of `model_dir`.
 
     Args:
         staging: The repository's staging place.
         model_dir: The model's folder.
-        config: The config that stands there now.
+        load: Reads the config that stands there, and raises if the version must not be added to it. Called again
+            after the copy, which may take minutes: an operator's edit meanwhile is kept.
         fill: Writes the version.
 
     Returns:
         The new version's number.
     """
     staging.sweep()
+    config = load()
     number, version_dir = _reserve(model_dir, config)
     _sweep_unfinished(model_dir, config, keep=number)
     with staging.folder() as folder:
@@ -161,14 +167,37 @@ def publish_next(staging: Staging, model_dir: Path, config: ModelConfig, fill: F
             files.write_file(version_dir / UNFINISHED_MARKER, b"")
             fill(version_dir)
             files.sync_tree(version_dir)
-            listed = (*config.version_policy.versions, number)
-            _write_config(replacement, config.with_versions(listed), like=model_dir / CONFIG_FILE)
+            standing = _write_successor(replacement, model_dir, load, number)
+            os.unlink(version_dir / UNFINISHED_MARKER)
+            files.sync_directory(version_dir)
+            files.sync_directory(model_dir)
+            _settle(replacement, model_dir, standing, load, number)
         except BaseException:
             # Gives the space back at once; a process that is killed leaves it to the next publisher's sweep.
             _remove_unfinished(version_dir)
             raise
-        _commit(replacement, model_dir, version_dir)
+        os.replace(replacement, model_dir / CONFIG_FILE)
+        files.sync_directory(model_dir)
     return number
+
+
+def _write_successor(path: Path, model_dir: Path, load: LoadConfig, number: int) -> ModelConfig:
+    """Write the standing config with one more version in its list; gives the standing one."""
+    standing = load()
+    listed = (*standing.version_policy.versions, number)
+    _write_config(path, standing.with_versions(listed), like=model_dir / CONFIG_FILE)
+    return standing
+
+
+def _settle(replacement: Path, model_dir: Path, standing: ModelConfig, load: LoadConfig, number: int) -> None:
+    """Date and flush the new config, until the one that it follows is still the one that stands there."""
+    while True:
+        _date_after(replacement, model_dir)
+        files.sync_file(replacement)
+        if (model_dir / CONFIG_FILE).read_bytes() == standing.text.encode():
+            return
+        os.unlink(replacement)
+        standing = _write_successor(replacement, model_dir, load, number)
 
 
 def _reserve(model_dir: Path, config: ModelConfig) -> tuple[int, Path]:
@@ -195,6 +224,9 @@ def _sweep_unfinished(model_dir: Path, config: ModelConfig, *, keep: int) -> Non
 
 def _remove_unfinished(version_dir: Path) -> None:
     """Remove a half version so that a process killed midway still leaves it recognisable as one."""
+    marker = version_dir / UNFINISHED_MARKER
+    if not marker.exists() and os.listdir(version_dir):
+        files.write_file(marker, b"")
     for name in sorted(os.listdir(version_dir)):
         path = version_dir / name
         if name == UNFINISHED_MARKER:
@@ -213,17 +245,6 @@ def _write_config(path: Path, config: ModelConfig, *, like: Path) -> None:
     with contextlib.suppress(PermissionError):  # only root may give a file away; the publisher's own will do
         os.chown(path, standing.st_uid, standing.st_gid)
     os.chmod(path, standing.st_mode & 0o7777)
-
-
-def _commit(replacement: Path, model_dir: Path, version_dir: Path) -> None:
-    """Make the whole version live: after the marker is gone, one rename decides."""
-    os.unlink(version_dir / UNFINISHED_MARKER)
-    files.sync_directory(version_dir)
-    files.sync_directory(model_dir)
-    _date_after(replacement, model_dir)
-    files.sync_file(replacement)
-    os.replace(replacement, model_dir / CONFIG_FILE)
-    files.sync_directory(model_dir)
 
 
 def _date_after(path: Path, model_dir: Path) -> None:

@@ -279,6 +279,41 @@ def test_fields_and_comments_of_the_operator_survive(bundles: BundleSet, reposit
     assert path.stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize("moment", ["while the files are copied", "just before the commit"])
+def test_what_an_operator_writes_meanwhile_survives(
+    moment: str, bundles: BundleSet, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_bundle(bundles.proven.path, repository, model_name="m")
+    config = repository / "m" / "config.pbtxt"
+    watched = {"while the files are copied": "sync_tree", "just before the commit": "sync_file"}[moment]
+    done = getattr(publish_files, watched)
+    edits = ["instance_group { count: 3 kind: KIND_CPU }\n"]
+
+    def edit_once(path: Path) -> None:
+        done(path)
+        if edits:
+            config.write_text(config.read_text() + edits.pop())
+
+    monkeypatch.setattr(publish_files, watched, edit_once)
+    publish_bundle(bundles.other.path, repository, model_name="m")
+    assert not edits
+    assert "count: 3" in config.read_text()
+    assert listed(repository, "m") == (1, 2)
+
+
+def test_what_else_lies_in_the_evidence_folder_is_left_behind(
+    bundles: BundleSet, repository: Path, tmp_path: Path
+) -> None:
+    bundle = copy_of(bundles.proven, tmp_path)
+    (bundle / "evidence" / ".certificate.json.partial-1").write_text("half")
+    (bundle / "evidence" / "notes").mkdir()
+    published = publish_bundle(bundle, repository)
+    assert {path.name for path in (published.path / "evidence").iterdir()} <= {
+        "certificate.json",
+        "summary.txt",
+    }
+
+
 def test_new_config_is_newer_than_everything_in_the_model(bundles: BundleSet, repository: Path) -> None:
     publish_bundle(bundles.proven.path, repository)
     model_dir = repository / "linear"
