@@ -43,7 +43,7 @@ class Version:
         self.attestation = loaded.attestation
         self.stamp = stamp
         self.statistics = VersionStatistics()
-        self.times = RunTimes(inline_below_us)
+        self.times = RunTimes(inline_below_us if loaded.backend.computes_here else 0)
         self.inflight = 0
         self._idle: asyncio.Event | None = None
 

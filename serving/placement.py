@@ -15,33 +15,47 @@ T = TypeVar("T")
 
 _TRUST_AFTER = 16
 _FAST_AGAIN_AFTER = 64
+_LONG_RUN_STRIKES = 8
+_STRIKES_ALLOWED = 24
+_LONG_AT_ONCE = 50
 
 
 class Timed(Generic[T]):
-    """A result and when its computation began and ended, in nanoseconds of `time.perf_counter_ns`."""
+    """A result, when its computation began and ended, and what it cost.
 
-    __slots__ = ("ended_ns", "result", "started_ns")
+    Attributes:
+        result: What was computed.
+        started_ns: In nanoseconds of `time.perf_counter_ns`.
+        ended_ns: The same.
+        cpu_ns: CPU time of the thread that ran it, in nanoseconds.
+    """
 
-    def __init__(self, result: T, started_ns: int, ended_ns: int) -> None:
+    __slots__ = ("cpu_ns", "ended_ns", "result", "started_ns")
+
+    def __init__(self, result: T, started_ns: int, ended_ns: int, cpu_ns: int) -> None:
         self.result = result
         self.started_ns = started_ns
         self.ended_ns = ended_ns
+        self.cpu_ns = cpu_ns
 
 
 class RunTimes:
     """What is known about the length of one version's runs, by the size of their input.
 
-    A run is expected to be short once enough runs were short one after another, one of them at least as large, and
-    none that was at most as large was long.
+    A run is expected to be short once enough runs were short, one of them at least as large, and none that was at
+    most as large is known to be long. What counts is the CPU time of the thread: on a busy machine the clock on the
+    wall makes every model look long now and then. A size is long after a few long runs in short succession, because
+    one may be the garbage collector's; it is long at once if the run would have held the event loop for very long.
     """
 
-    __slots__ = ("_below_ns", "_fast_bytes", "_fast_streak", "_slow_bytes")
+    __slots__ = ("_below_ns", "_fast_bytes", "_fast_streak", "_slow_bytes", "_strikes")
 
     def __init__(self, below_us: float) -> None:
         self._below_ns = int(below_us * 1000)
         self._fast_bytes = -1
         self._slow_bytes: int | None = None
         self._fast_streak = 0
+        self._strikes = 0
 
     def is_short(self, size_bytes: int) -> bool:
         """Whether a run with this much input is expected to be short."""
@@ -49,18 +63,24 @@ class RunTimes:
             return False
         return self._slow_bytes is None or size_bytes < self._slow_bytes
 
-    def saw(self, size_bytes: int, duration_ns: int) -> None:
+    def saw(self, size_bytes: int, cpu_ns: int) -> None:
         """Take note of a finished run."""
-        if duration_ns > self._below_ns:
-            self._slow_bytes = size_bytes if self._slow_bytes is None else min(self._slow_bytes, size_bytes)
-            self._fast_streak = 0
+        if cpu_ns > self._below_ns:
+            self._saw_long(size_bytes, cpu_ns)
             return
+        self._strikes = max(0, self._strikes - 1)
         self._fast_streak += 1
         self._fast_bytes = max(self._fast_bytes, size_bytes)
-        # One slow run on a busy machine must not cost the short path for good.
+        # A size that was long in a bad moment must not take the long way for good.
         again = self._slow_bytes is not None and size_bytes >= self._slow_bytes
         if again and self._fast_streak >= _FAST_AGAIN_AFTER:
             self._slow_bytes = None
+
+    def _saw_long(self, size_bytes: int, cpu_ns: int) -> None:
+        self._strikes += _LONG_RUN_STRIKES
+        if self._strikes >= _STRIKES_ALLOWED or cpu_ns > _LONG_AT_ONCE * self._below_ns:
+            self._slow_bytes = size_bytes if self._slow_bytes is None else min(self._slow_bytes, size_bytes)
+            self._fast_streak = self._strikes = 0
 
 
 class Runner:
@@ -87,7 +107,7 @@ class Runner:
             timed = _timed(work)
         else:
             timed = await asyncio.wrap_future(self._submit(work))
-        times.saw(size_bytes, timed.ended_ns - timed.started_ns)
+        times.saw(size_bytes, timed.cpu_ns)
         return timed
 
     def _submit(self, work: Callable[[], T]) -> Future[Timed[T]]:
@@ -111,6 +131,6 @@ class Runner:
 
 
 def _timed(work: Callable[[], T]) -> Timed[T]:
-    started_ns = time.perf_counter_ns()
+    started_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
     result = work()
-    return Timed(result, started_ns, time.perf_counter_ns())
+    return Timed(result, started_ns, time.perf_counter_ns(), time.thread_time_ns() - cpu_ns)

@@ -33,7 +33,13 @@ class Backend(abc.ABC):
 
     `infer` is called from several threads at once. Implementers fill `open`, `signature`, `runtime`, `run`,
     `attest` and `close`; the checks around a run are written here once.
+
+    Attributes:
+        computes_here: Whether a run is all CPU time of the calling thread. Only then may a short one be made on
+            the event loop; one that waits for a device or a network may not.
     """
+
+    computes_here: bool = False
 
     @classmethod
     @abc.abstractmethod

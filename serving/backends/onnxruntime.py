@@ -17,6 +17,7 @@ class OnnxRuntimeBackend(Backend):
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.computes_here = tuple(session.providers) == ("CPUExecutionProvider",)
 
     @classmethod
     def open(cls, source: ModelSource) -> OnnxRuntimeBackend:

@@ -18,6 +18,7 @@ from paritygate.converter.types import Array, DType
 from paritygate.serving.errors import InvalidArgument
 from paritygate.serving.types import DATATYPES
 
+_NUMPY = {dtype: dtype.numpy for dtype in DType}
 _MAX_RANK = 32
 _MAX_ELEMENTS = 2**40
 _LITTLE = sys.byteorder == "little"
@@ -80,7 +81,7 @@ def decode_raw(name: str, dtype: DType, datatype: str, shape: tuple[int, ...], d
     count = num_elements(name, shape)
     if dtype is DType.STRING:
         return _decode_strings(name, count, data).reshape(shape)
-    numpy_dtype = dtype.numpy
+    numpy_dtype = _NUMPY[dtype]
     expected = count * numpy_dtype.itemsize
     if len(data) != expected:
         raise InvalidArgument(
