@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from paritygate import __version__
 from paritygate.cli import _deploy, _environments, _models, _quickstart, _rollouts, _training
 from paritygate.cli._output import UsageError, report_error
 
@@ -21,9 +23,24 @@ _HELP = "A model trained in any framework reaches production only with proof tha
 def build_app() -> typer.Typer:
     """The typer application with all commands."""
     app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app.callback(help=_HELP)(_options)
     for module in (_quickstart, _models, _deploy, _rollouts, _training, _environments):
         module.register(app)
     return app
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=lambda given: _say_version() if given else None),
+    ] = False,
+) -> None:
+    pass
+
+
+def _say_version() -> None:
+    typer.echo(f"paritygate {__version__}")
+    raise typer.Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,7 +55,7 @@ def apply(
     repository = ModelRepository(repo)
     signatures = {v: repository.signature(rollout.model, v) for v in repository.versions(rollout.model)}
     outcome = apply_rollout(
-        FileStateStore(rollouts), rollout, signatures=signatures, actor=getpass.getuser(), wait_s=wait
+        FileStateStore(rollouts), rollout, signatures=signatures, actor=_actor(), wait_s=wait
     )
     _say_outcome(outcome, as_json)
 
@@ -85,7 +86,7 @@ def promote(
     """Give the candidate all traffic.   Example: paritygate rollout promote digits --rollouts state"""
     from paritygate.mesh import actions
 
-    store, actor = _open_store(rollouts), getpass.getuser()
+    store, actor = _open_store(rollouts), _actor()
     _say_outcome(actions.promote(store, model, version=version, actor=actor, wait_s=wait), as_json)
 
 
@@ -101,7 +102,7 @@ def rollback(
     """
     from paritygate.mesh import actions
 
-    store, actor = _open_store(rollouts), getpass.getuser()
+    store, actor = _open_store(rollouts), _actor()
     _say_outcome(actions.rollback(store, model, actor=actor, wait_s=wait), as_json)
 
 
@@ -177,6 +178,14 @@ def _placed(target: Any, places: dict[str, Any], dialect: str) -> Any:
     if strange:
         raise BadArgument(f"--to {dialect} takes no {', '.join(strange)}; leave it out.")
     return dataclasses.replace(target, **chosen)
+
+
+def _actor() -> str:
+    """Who types; a container's user id often has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _open_store(directory: Path) -> FileStateStore:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -66,6 +68,7 @@ def run_story(folder: Path, *, quiet: bool = False) -> dict[str, Any]:
         StoryFailed: If the folder holds something else, or an act did not go as it should.
     """
     started = time.monotonic()
+    _require_parts()
     folder = folder.resolve()
     _prepare(folder)
     stage = Stage(folder, Narrator(quiet=quiet))
@@ -80,6 +83,26 @@ def run_story(folder: Path, *, quiet: bool = False) -> dict[str, Any]:
     stage.result["ok"] = True
     _say_what_next(stage)
     return stage.result
+
+
+def _require_parts() -> None:
+    """Say at once, and all together, what is not installed."""
+    parts = (
+        "torch",
+        "onnxscript",
+        "sklearn",
+        "onnxruntime",
+        "fastapi",
+        "grpc",
+        "geventhttpclient",
+        "tritonclient",
+    )
+    missing = [part for part in parts if importlib.util.find_spec(part) is None]
+    if missing:
+        raise StoryFailed(
+            f"the quickstart needs {', '.join(missing)}, which {sys.executable} does not have. Install the extra "
+            "that brings all of it: pip install 'paritygate[quickstart]'."
+        )
 
 
 def _prepare(folder: Path) -> None:
@@ -348,9 +371,23 @@ def _render_for_istio(stage: Stage) -> None:
 
 
 def _say_what_next(stage: Stage) -> None:
-    say = stage.say
+    say, program = stage.say, _program()
     say.title(f"\nAll of it worked, in {stage.result['seconds']} s. Everything is in {stage.folder}. Next:")
-    say.fact(f"paritygate serve --repo {stage.repository} --rollouts {stage.rollouts}")
-    say.fact(f"paritygate rollout status {MODEL} --rollouts {stage.rollouts}")
-    say.fact(f"paritygate validate {stage.folder / 'bundle-v2'}")
-    say.fact("paritygate export --help        your own checkpoint")
+    say.fact(f"{program} serve --repo {stage.repository} --rollouts {stage.rollouts}")
+    say.fact(f"{program} rollout status {MODEL} --rollouts {stage.rollouts}")
+    say.fact(f"{program} validate {stage.folder / 'bundle-v2'}")
+    say.fact(f"{program} export --help        your own checkpoint")
+
+
+def _program() -> str:
+    """How this command is typed here: by its name where that is on the path, else by where it lies."""
+    beside = Path(sys.executable).with_name("paritygate")
+    found = shutil.which("paritygate")
+    if found and Path(found).resolve() == beside.resolve():
+        return "paritygate"
+    return _short(beside) if beside.exists() else f"{_short(Path(sys.executable))} -m paritygate"
+
+
+def _short(path: Path) -> str:
+    """A path as one would type it from here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -41,6 +41,15 @@ def test_every_command_explains_itself(path: tuple[str, ...], capsys: pytest.Cap
     assert "Usage: paritygate" in capsys.readouterr().out
 
 
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    import paritygate
+
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"paritygate {paritygate.__version__}\n"
+
+
 def test_help_imports_no_framework() -> None:
     code = (
         "import sys; from paritygate.cli import main\n"
