@@ -36,7 +36,7 @@ class LoadRequest:
         model: The model's name.
         version: The version's number.
         config: The model's config.
-        allow_unproven: Whether a version without a certificate for its bytes may be served.
+        allow_unproven: Whether a version without a certificate for its bytes, by our tolerances, may be served.
         intra_op_threads: Threads inside one run.
     """
 
@@ -124,9 +124,14 @@ def check_supported(config: ModelConfig) -> None:
 
 
 def _certificate(request: LoadRequest, bundle: Bundle | None) -> Certificate | None:
-    """The passing certificate for exactly these bytes, or None where the user allows that there is none."""
+    """The passing certificate for exactly these bytes, or None where the user allows that there is none.
+
+    One that passed under tolerances looser than ours is no proof either; it is still attested where it is allowed.
+    """
     certificate, fault = _look_for_certificate(bundle)
-    if certificate is None and not request.allow_unproven:
+    if certificate is not None and certificate.loosened:
+        fault = f"its certificate allows more than our tolerances ({'; '.join(certificate.loosened)})"
+    if fault and not request.allow_unproven:
         raise LoadFailed(
             f"{fault}. Publish it with `paritygate publish`, or start the gateway with --allow-unproven."
         )
@@ -194,7 +199,8 @@ def _served_signature(request: LoadRequest, certificate: Certificate | None, gra
 
 def _provenance(bundle: Bundle | None, certificate: Certificate | None) -> Provenance:
     digest = bundle.digest if bundle is not None else ""
-    return Provenance("unproven" if certificate is None else "proven", digest)
+    proven = certificate is not None and not certificate.loosened
+    return Provenance("proven" if proven else "unproven", digest)
 
 
 def _read_labels(request: LoadRequest) -> Mapping[str, tuple[str, ...]]:

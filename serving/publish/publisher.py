@@ -91,7 +91,7 @@ class _Order:
             held and held.bundle_digest != self.bundle.digest
         ):
             raise _changed(self.bundle, CERTIFICATE_FILE)
-        if held is not None and held.verdict != "pass":
+        if held and self.certificate and (held.verdict, held.loosened) != ("pass", self.certificate.loosened):
             raise _changed(self.bundle, CERTIFICATE_FILE)
 
     def check_fit(self, config: ModelConfig) -> None:
@@ -113,6 +113,7 @@ def publish_bundle(
     *,
     model_name: str | None = None,
     allow_unproven: bool = False,
+    allow_custom_tolerances: bool = False,
     max_batch_size: int = 0,
     staging: Path | None = None,
     lock_timeout_s: float = 600.0,
@@ -124,6 +125,8 @@ def publish_bundle(
         repository: The repository, a local directory; its last component is made if it is missing.
         model_name: The model; the bundle's own name by default.
         allow_unproven: Publish without a certificate. A failing one, or one for other bytes, is refused even so.
+        allow_custom_tolerances: Publish what passed only under tolerances looser than ours; it counts as unproven
+            for the gateway. Tighter ones need no permission.
         max_batch_size: For the first version of a model only: over 0 makes axis 0 Triton's batch dimension.
         staging: A folder outside the repository and on its file system; the repository's parent by default.
         lock_timeout_s: How long to wait for another publisher of the same model.
@@ -136,14 +139,18 @@ def publish_bundle(
     """
     bundle = read_bundle(Path(bundle_dir))
     model = check_model_name(model_name or bundle.name)
-    certificate = _pass_gate(bundle, allow_unproven=allow_unproven)
+    certificate = _pass_gate(
+        bundle, allow_unproven=allow_unproven, allow_custom_tolerances=allow_custom_tolerances
+    )
     order = _Order(bundle, certificate, _graph_signature(bundle), model, max_batch_size)
     root = _open_root(Path(repository))
     with _translated(root):
         return _publish(order, Staging.for_repository(root, staging), lock_timeout_s)
 
 
-def _pass_gate(bundle: Bundle, *, allow_unproven: bool) -> Certificate | None:
+def _pass_gate(
+    bundle: Bundle, *, allow_unproven: bool, allow_custom_tolerances: bool
+) -> Certificate | None:
     """The certificate that lets the bundle through, or None for one that goes unproven on purpose."""
     certificate = bundle.certificate()
     if certificate is None:
@@ -164,6 +171,13 @@ def _pass_gate(bundle: Bundle, *, allow_unproven: bool) -> Certificate | None:
         raise NotProven(
             f"{bundle.path} failed validation ({certificate.verdict}): {certificate.reason}. "
             "A failing bundle is never published; correct the export and validate it again.",
+            verdict=certificate.verdict,
+        )
+    if certificate.loosened and not allow_custom_tolerances:
+        raise NotProven(
+            f"{bundle.path} passed only under tolerances looser than ours ({'; '.join(certificate.loosened)}). Run "
+            f"`paritygate validate {bundle.path}` again, or publish with allow_custom_tolerances=True; "
+            "the gateway then serves it as unproven.",
             verdict=certificate.verdict,
         )
     return certificate
@@ -279,8 +293,7 @@ def _find_listed(order: _Order, config: ModelConfig, model_dir: Path) -> int | N
         try:
             held = read_bundle(version_dir, verify=False)
             same = held.digest == order.bundle.digest
-            proven = order.certificate is None or held.certificate() is not None
-            if same and proven:
+            if same and _as_proven(held.certificate(), order.certificate):
                 held.verify()
                 return number
         except BundleCorrupt as error:
@@ -291,6 +304,13 @@ def _find_listed(order: _Order, config: ModelConfig, model_dir: Path) -> int | N
         except BundleError:
             continue  # a version that someone else laid down is no bundle, and so not this one
     return None
+
+
+def _as_proven(held: Certificate | None, wanted: Certificate | None) -> bool:
+    """Whether a version's certificate says no less than the one to be published."""
+    if held is None or wanted is None:
+        return wanted is None
+    return not held.loosened or bool(wanted.loosened)
 
 
 def _copy_bundle(bundle: Bundle, version_dir: Path) -> None:
