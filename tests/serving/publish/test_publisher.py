@@ -10,6 +10,7 @@ import pytest
 
 from paritygate.converter.bundle import CERTIFICATE_FILE, MANIFEST_FILE, MODEL_FILE, Bundle, read_bundle
 from paritygate.converter.errors import BundleCorrupt, BundleError
+from paritygate.converter.parity import ToleranceConfig, validate_bundle, write_evidence
 from paritygate.serving.publish import ModelRepository, publish_bundle
 from paritygate.serving.publish import files as publish_files
 from paritygate.serving.publish.errors import (
@@ -144,6 +145,42 @@ def test_certificate_for_other_bytes_is_refused(
     with pytest.raises(NotProven, match="was changed after it was validated"):
         publish_bundle(bundle, repository, allow_unproven=allow_unproven)
     assert list(repository.iterdir()) == []
+
+
+def judged_by(tolerance: ToleranceConfig, bundle: Path) -> Path:
+    held = read_bundle(bundle)
+    write_evidence(held, validate_bundle(held, tolerance=tolerance))
+    return bundle
+
+
+def test_pass_under_looser_tolerances_is_refused_in_one_line(
+    bundles: BundleSet, tmp_path: Path, repository: Path
+) -> None:
+    loose = ToleranceConfig().changed("float32", rtol=1e-3)
+    bundle = judged_by(loose, copy_of(bundles.proven, tmp_path))
+    with pytest.raises(
+        NotProven, match=r"looser than ours \(float32 rtol 0\.001, ours is 0\.0001\)"
+    ) as caught:
+        publish_bundle(bundle, repository, allow_unproven=True)
+    assert "\n" not in str(caught.value)
+    assert list(repository.iterdir()) == []
+
+
+def test_looser_tolerances_go_in_when_asked_for_and_never_stand_in_for_ours(
+    bundles: BundleSet, tmp_path: Path, repository: Path
+) -> None:
+    loose = ToleranceConfig().changed("float32", rtol=1e-3)
+    bundle = judged_by(loose, copy_of(bundles.proven, tmp_path))
+    assert publish_bundle(bundle, repository, allow_custom_tolerances=True).version == 1
+    assert publish_bundle(bundles.proven.path, repository).version == 2, "the first is less proven"
+    assert not publish_bundle(bundle, repository, allow_custom_tolerances=True).created
+
+
+def test_tighter_tolerances_need_no_permission(
+    bundles: BundleSet, tmp_path: Path, repository: Path
+) -> None:
+    tight = ToleranceConfig().changed("float32", rtol=1e-5)
+    assert publish_bundle(judged_by(tight, copy_of(bundles.proven, tmp_path)), repository).created
 
 
 def test_failing_verdict_rewritten_by_hand_is_no_proof(
