@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -84,6 +84,14 @@ class Figure:
     worst: Worst | None = None
     counted: bool = True
 
+    @property
+    def finite(self) -> int:
+        """How many elements of the source's output were numbers; all of them where NaN and infinities cannot be."""
+        if self.specials is None:
+            return self.elements
+        counts = (self.specials.nan, self.specials.positive_infinity, self.specials.negative_infinity)
+        return self.elements - sum(reference for reference, _ in counts)
+
     def to_json(self) -> dict[str, Any]:
         """This figure as plain JSON values; NaN and infinities as text, which JSON has no numbers for."""
         value = {name: _number(entry) for name, entry in vars(self).items()}
@@ -112,6 +120,19 @@ class Figure:
             f"output {self.output!r}: max_abs_diff {self.max_abs_diff:.6g} at {place} "
             f"(source {self.worst.reference}, ONNX {self.worst.candidate}); {self.reason or 'agrees'} ({where})"
         )
+
+
+def never_finite(figures: Iterable[Figure]) -> str | None:
+    """The first output whose source gave elements, and not one finite number among all of them; None without.
+
+    NaN on both sides is no distance, so such an output agrees with any graph that divides by zero: it shows nothing.
+    """
+    elements: dict[str, int] = {}
+    finite: dict[str, int] = {}
+    for figure in figures:
+        elements[figure.output] = elements.get(figure.output, 0) + figure.elements
+        finite[figure.output] = finite.get(figure.output, 0) + figure.finite
+    return next((output for output, count in elements.items() if count and not finite[output]), None)
 
 
 @dataclass(frozen=True)
@@ -308,6 +329,9 @@ class Certificate:
         counted = [figure for figure in self.figures if figure.counted]
         if not counted or any(figure.verdict != "pass" for figure in counted):
             raise ValueError("the verdict is pass, but the figures do not all pass @ $.verdict")
+        empty = never_finite(counted)
+        if empty is not None:
+            raise ValueError(f"the verdict is pass, but output {empty!r} was never finite @ $.figures")
         if {figure.optimized for figure in counted} != {False, True}:
             raise ValueError("the verdict is pass, but only one of the two sessions was compared @ $.figures")
         if self.self_test is None or not self.self_test.ok:

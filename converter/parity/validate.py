@@ -13,7 +13,14 @@ from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import ModelInvalid
 from paritygate.converter.parity.noise import measure_noise
 from paritygate.converter.parity.replay import BASE, Replay, runtime_info
-from paritygate.converter.parity.report import Certificate, Figure, RuntimeInfo, SelfTest, Verdict
+from paritygate.converter.parity.report import (
+    Certificate,
+    Figure,
+    RuntimeInfo,
+    SelfTest,
+    Verdict,
+    never_finite,
+)
 from paritygate.converter.parity.selftest import self_test
 from paritygate.converter.parity.sweep import CaseResult, Ruling, rule
 from paritygate.converter.parity.tolerance import ToleranceConfig
@@ -109,6 +116,9 @@ def _verdict(ruling: Ruling, figures: Sequence[Figure]) -> tuple[Verdict, str]:
         worst = max(bad, key=_badness)
         more = f"; {len(bad)} of {len(counted)} figures fail"
         return ("error", raised[0].describe()) if raised else ("fail", worst.describe() + more)
+    empty = never_finite(counted)
+    if empty is not None:
+        return "error", f"output {empty!r}: nothing finite was compared in any case"
     largest = max(counted, key=lambda figure: figure.max_abs_diff)
     outputs = len({figure.output for figure in counted})
     limits = "".join(f"; {entry.dim} is fixed at {entry.size}" for entry in ruling.demoted)

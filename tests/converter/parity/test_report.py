@@ -72,6 +72,16 @@ def test_a_pass_without_figures_is_refused(passing: Certificate) -> None:
         Certificate.from_json(edited(passing, figures=[], max_abs_diff="Infinity"))
 
 
+def test_a_pass_of_an_output_that_was_never_finite_is_refused(passing: Certificate) -> None:
+    def only_nan(figure: Figure) -> Figure:
+        counts = Specials((figure.elements, figure.elements), (0, 0), (0, 0), 0)
+        return replace(figure, specials=counts) if figure.output == "probs" else figure
+
+    hollow = replace(passing, figures=tuple(map(only_nan, passing.figures)))
+    with pytest.raises(ValueError, match="output 'probs' was never finite"):
+        Certificate.from_json(hollow.to_json())
+
+
 def test_a_pass_of_one_session_only_is_refused(passing: Certificate) -> None:
     half = replace(passing, figures=tuple(f for f in passing.figures if f.optimized))
     with pytest.raises(ValueError, match="only one of the two sessions"):

@@ -226,6 +226,30 @@ def test_nan_and_infinity_of_the_source_must_be_met(tmp_path: Path) -> None:
     assert "NaN or infinite on one side only" in wrong.reason
 
 
+def test_a_source_that_only_answers_nan_proves_nothing(tmp_path: Path) -> None:
+    """NaN agrees with NaN, so any graph that divides by zero would pass."""
+
+    def broken(feeds: Feeds) -> dict[str, Array]:
+        return {"y": np.full_like(feeds["x"], np.nan)}
+
+    nodes = [helper.make_node("Div", ["x", "zero"], ["a"]), helper.make_node("Sub", ["a", "a"], ["y"])]
+    model = model_of(nodes, SQUARE, {"zero": np.array(0, np.float32)})
+    certificate = validate_bundle(seal(tmp_path, model, SQUARE, broken))
+    assert certificate.verdict == "error"
+    assert certificate.reason == "output 'y': nothing finite was compared in any case"
+
+
+def test_a_case_without_a_finite_number_among_others_is_no_fault(tmp_path: Path) -> None:
+    def quotient(feeds: Feeds) -> dict[str, Array]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return {"y": feeds["x"] / feeds["x"]}
+
+    model = model_of([helper.make_node("Div", ["x", "x"], ["y"])], SQUARE)
+    certificate = validate_bundle(seal(tmp_path, model, SQUARE, quotient))
+    assert certificate.verdict == "pass", certificate.reason
+    assert all(figure.finite == 0 for figure in certificate.figures if figure.case == "extreme:zeros")
+
+
 @pytest.mark.parametrize(
     ("dtype", "operator"),
     [
