@@ -78,7 +78,15 @@ class ModelInvalid(ConverterError):
 
 
 class ModelRunError(ConverterError):
-    """A loaded model refused its inputs or failed while it ran."""
+    """A loaded model refused its inputs or failed while it ran.
+
+    Attributes:
+        inputs_refused: Whether the runtime blames the values that it was given, such as an index out of range.
+    """
+
+    def __init__(self, message: str, *, inputs_refused: bool = False) -> None:
+        super().__init__(message)
+        self.inputs_refused = inputs_refused
 
 
 class ParityError(ConverterError):

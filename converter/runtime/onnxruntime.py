@@ -92,7 +92,11 @@ class Session:
             names = [spec.name for spec in wanted]
             results = self._session.run(names, {name: _plain(array) for name, array in feeds.items()})
         except Exception as error:  # onnxruntime raises a dozen unrelated native classes
-            raise ModelRunError(f"onnxruntime could not run the model: {_one_line(error)}") from error
+            raise ModelRunError(
+                f"onnxruntime could not run the model: {_one_line(error)}",
+                # By name: the class lives in a private module of onnxruntime.
+                inputs_refused=type(error).__name__ == "InvalidArgument",
+            ) from error
         return dict(zip(names, results, strict=True))
 
     def inferred_signature(self) -> Signature:

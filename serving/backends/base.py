@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paritygate.converter.bundle import Bundle
+from paritygate.converter.errors import ModelRunError
 from paritygate.converter.parity.report import Attestation, Certificate
 from paritygate.converter.types import Array, Feeds, Signature
-from paritygate.serving.errors import InferenceFailed
+from paritygate.serving.errors import InferenceFailed, InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,15 @@ class Backend(abc.ABC):
             outputs: Names of outputs that the model has.
 
         Raises:
-            InferenceFailed: If the runtime refuses or fails, or leaves an output out.
+            InvalidArgument: If the runtime blames the values of the inputs, such as an index out of range.
+            InferenceFailed: If the runtime fails, or leaves an output out.
         """
         try:
             results = self.run(feeds, outputs)
+        except ModelRunError as error:
+            if error.inputs_refused:
+                raise InvalidArgument(f"the model refuses these inputs: {_first_line(error)}") from error
+            raise InferenceFailed(f"the model failed while it computed: {_first_line(error)}") from error
         except Exception as error:
             raise InferenceFailed(f"the model failed while it computed: {_first_line(error)}") from error
         missing = [name for name in outputs if name not in results]

@@ -12,11 +12,11 @@ from paritygate.converter.errors import ConverterError
 from paritygate.converter.types import DType, TensorSpec
 from paritygate.serving.backends import BACKENDS, get_backend
 from paritygate.serving.backends.base import Backend, ModelSource
-from paritygate.serving.errors import InferenceFailed
+from paritygate.serving.errors import InferenceFailed, InvalidArgument
 from paritygate.serving.types import DATATYPES
 from support.bundles import linear_bundle, proven_bundle
 from support.fake_backend import FakeBackend
-from support.onnx_models import ELEMENT_TYPES, add_model, expanding_model, identity_model
+from support.onnx_models import ELEMENT_TYPES, add_model, expanding_model, identity_model, lookup_model
 
 pytestmark = pytest.mark.parametrize("name", BACKENDS)
 
@@ -68,6 +68,13 @@ def test_failing_run_is_one_line(name: str) -> None:
     with pytest.raises(InferenceFailed, match="the model failed while it computed") as caught:
         backend.infer({"shape": np.array([-5, 3])}, ["y"])
     assert "\n" not in str(caught.value)
+
+
+def test_values_that_the_model_cannot_take_are_the_clients_mistake(name: str) -> None:
+    backend = open_backend(name, lookup_model())
+    assert backend.infer({"i": np.array([2])}, ["y"])[0].tolist() == [[4.0, 5.0]]
+    with pytest.raises(InvalidArgument, match="the model refuses these inputs: .*idx=7"):
+        backend.infer({"i": np.array([7])}, ["y"])
 
 
 def test_attests_what_was_proven(name: str, proven: Bundle) -> None:

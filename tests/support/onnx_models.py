@@ -143,3 +143,11 @@ def _tensor(value: object, *, batched: bool) -> str:
     word = {"FLOAT": "FP32", "DOUBLE": "FP64", "FLOAT16": "FP16", "BFLOAT16": "BF16"}.get(word, word)
     dims = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim] or [-1]
     return f'{{ name: "{value.name}" data_type: TYPE_{word} dims: {dims[1:] if batched else dims} }}'  # type: ignore[attr-defined]
+
+
+def lookup_model() -> ModelProto:
+    """`y = table[i]` of three rows, float32: an index beyond them is the client's mistake."""
+    i = helper.make_tensor_value_info("i", TensorProto.INT64, ("n",))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", 2))
+    table = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(3, 2), "table")
+    return _model("lookup", [helper.make_node("Gather", ["table", "i"], ["y"])], [i], [y], [table])
