@@ -45,7 +45,7 @@ class RunTimes:
     A run is expected to be short once enough runs were short, one of them at least as large, and none that was at
     most as large is known to be long. What counts is the CPU time of the thread: on a busy machine the clock on
     the wall makes every model look long now and then. A size is long after a few long runs in short succession,
-    because one may be the garbage collector's; it is long at once if the run would have held the loop for very long.
+    because one may be the garbage collector's; it is long at once if it would have held the loop for very long.
     """
 
     __slots__ = ("_below_ns", "_fast_bytes", "_fast_streak", "_slow_bytes", "_strikes")
