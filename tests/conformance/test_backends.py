@@ -73,7 +73,7 @@ def test_failing_run_is_one_line(name: str) -> None:
 def test_values_that_the_model_cannot_take_are_the_clients_mistake(name: str) -> None:
     backend = open_backend(name, lookup_model())
     assert backend.infer({"i": np.array([2])}, ["y"])[0].tolist() == [[4.0, 5.0]]
-    with pytest.raises(InvalidArgument, match="the model refuses these inputs: .*idx=7"):
+    with pytest.raises(InvalidArgument, match=r"the model refuses these inputs: .*idx=7"):
         backend.infer({"i": np.array([7])}, ["y"])
 
 
