@@ -148,9 +148,7 @@ def publish_bundle(
         return _publish(order, Staging.for_repository(root, staging), lock_timeout_s)
 
 
-def _pass_gate(
-    bundle: Bundle, *, allow_unproven: bool, allow_custom_tolerances: bool
-) -> Certificate | None:
+def _pass_gate(bundle: Bundle, *, allow_unproven: bool, allow_custom_tolerances: bool) -> Certificate | None:
     """The certificate that lets the bundle through, or None for one that goes unproven on purpose."""
     certificate = bundle.certificate()
     if certificate is None:
@@ -175,8 +173,8 @@ def _pass_gate(
         )
     if certificate.loosened and not allow_custom_tolerances:
         raise NotProven(
-            f"{bundle.path} passed only under tolerances looser than ours ({'; '.join(certificate.loosened)}). Run "
-            f"`paritygate validate {bundle.path}` again, or publish with allow_custom_tolerances=True; "
+            f"{bundle.path} passed only under tolerances looser than ours ({'; '.join(certificate.loosened)}). "
+            f"Run `paritygate validate {bundle.path}` again, or publish with allow_custom_tolerances=True; "
             "the gateway then serves it as unproven.",
             verdict=certificate.verdict,
         )

@@ -176,9 +176,7 @@ def test_looser_tolerances_go_in_when_asked_for_and_never_stand_in_for_ours(
     assert not publish_bundle(bundle, repository, allow_custom_tolerances=True).created
 
 
-def test_tighter_tolerances_need_no_permission(
-    bundles: BundleSet, tmp_path: Path, repository: Path
-) -> None:
+def test_tighter_tolerances_need_no_permission(bundles: BundleSet, tmp_path: Path, repository: Path) -> None:
     tight = ToleranceConfig().changed("float32", rtol=1e-5)
     assert publish_bundle(judged_by(tight, copy_of(bundles.proven, tmp_path)), repository).created
 
