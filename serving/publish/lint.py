@@ -189,6 +189,8 @@ def _bundle_findings(path: Path, model: str, version: int) -> Iterator[Finding]:
         fault = "carries a certificate for other bytes"
     elif certificate.verdict != "pass":
         fault = f"carries a certificate that says '{certificate.verdict}'"
+    elif certificate.loosened:
+        fault = "passed only under tolerances looser than ours"
     if fault:
         message = (
             f"model '{model}': version {version} {fault}; the gateway refuses it unless --allow-unproven."

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from paritygate.converter.bundle import read_bundle
+from paritygate.converter.parity import ToleranceConfig, validate_bundle, write_evidence
 from paritygate.serving.publish import Finding, ModelRepository, publish_bundle
 from paritygate.serving.publish.errors import (
     ConfigInvalid,
@@ -175,6 +177,12 @@ def foreign_certificate(repository: Path) -> None:
     )
 
 
+def looser_tolerances(repository: Path) -> None:
+    bundle = read_bundle(repository / "linear" / "1")
+    tolerance = ToleranceConfig().changed("float32", rtol=1e-3)
+    write_evidence(bundle, validate_bundle(bundle, tolerance=tolerance))
+
+
 def wrong_dims(repository: Path) -> None:
     edit_config(repository, "[-1, 4]", "[-1, 5]")
 
@@ -214,6 +222,7 @@ FAULTS = [
     (damaged_bundle, {"bundle-corrupt": "error", "model-unloadable": "error"}, "version 1"),
     (unproven_version, {"version-unproven": "warning"}, "version 1 carries no certificate"),
     (foreign_certificate, {"version-unproven": "warning"}, "version 1 carries a certificate for other bytes"),
+    (looser_tolerances, {"version-unproven": "warning"}, "version 1 passed only under tolerances looser"),
     (wrong_dims, {"config-graph-mismatch": "error"}, r"\[-1, 5\] in the config, \[-1, 4\] in the model"),
     (not_an_onnx_file, {"model-unloadable": "error"}, "version 2"),
 ]
