@@ -8,11 +8,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from paritygate.serving.background import Background
 from paritygate.serving.config import Settings
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Gateway:
         self._settings = settings
         self._say = say
         self._stop = asyncio.Event()
-        self._background: list[asyncio.Task[None]] = []
+        self._background = Background()
 
     async def run(self) -> int:
         """Start, serve until told to stop, drain, stop; gives the exit code."""
@@ -103,15 +104,15 @@ class Gateway:
         rollouts = Rollouts(_store(settings.rollouts_dir), models, settings)
         models.keep_what_rollouts_name(rollouts.named)
         runner = Runner(threads=settings.inference_threads, max_queue=settings.max_queue)
-        dataplane = DataPlane(settings, models, rollouts, runner)
+        dataplane = DataPlane(settings, models, rollouts, runner, up_to_date=lambda: self._background.healthy)
         facades, ports = self._bind(dataplane)
         try:
             await self._start(dataplane, facades, ports)
             await self._stop.wait()
             await self._drain(dataplane, facades)
         finally:
-            for task in self._background:
-                task.cancel()
+            # A step that is still under way could acknowledge after the withdrawal.
+            await self._background.stop()
             await rollouts.withdraw()
             for facade in facades.values():
                 await facade.stop(0)
@@ -149,21 +150,23 @@ class Gateway:
         stopping.cancel()
         if not loading.done():
             loading.cancel()
+            await asyncio.wait((loading,))
             return
         loading.result()
         self._announce(dataplane, ports)
 
     async def _load(self, dataplane: DataPlane) -> None:
-        await dataplane.models.start()
-        await dataplane.rollouts.look()
-        self._in_background(dataplane.rollouts.follow())
-        if not dataplane.models.explicit:
-            self._in_background(dataplane.models.poll_forever())
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(_tell_of_death)
-        self._background.append(task)
+        """Know where requests go before any model could answer one."""
+        settings, models, rollouts = self._settings, dataplane.models, dataplane.rollouts
+        await rollouts.look()
+        await models.start()
+        await rollouts.look()
+        if settings.rollouts_dir is not None:
+            self._background.repeat(
+                "following the rollout state", rollouts.follow, settings.rollout_poll_interval_s
+            )
+        if not models.explicit:
+            self._background.repeat("following the repository", models.poll, settings.poll_interval_s)
 
     def _announce(self, dataplane: DataPlane, ports: Ports) -> None:
         if self._settings.ready_file is not None:
@@ -191,12 +194,6 @@ def _store(directory: Path | None) -> StateStore | None:
     from paritygate.mesh.state import FileStateStore
 
     return FileStateStore(directory)
-
-
-def _tell_of_death(task: asyncio.Task[None]) -> None:
-    """A background task ends only with the process; if one dies, the log must say so."""
-    if not task.cancelled() and task.exception() is not None:
-        log.critical("a background task ended: %r", task.exception(), exc_info=task.exception())
 
 
 def _write_ready_file(path: Path, ports: Ports) -> None:

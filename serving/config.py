@@ -123,8 +123,18 @@ class Settings:
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name} is {value!r}; give one of {', '.join(known)}.")
+        self._check_lease()
         if self.load_models and self.model_control_mode != "explicit":
             raise ValueError("load_models is given but model_control_mode is none, which serves every model.")
+
+    def _check_lease(self) -> None:
+        """A worker that looks more rarely than its lease runs out would follow a rollout that nobody waits for."""
+        longest = self.rollout_lease_s / 3
+        if not self.rollout_poll_interval_s <= longest:
+            raise ValueError(
+                f"rollout_poll_interval_s is {self.rollout_poll_interval_s}; give at most {longest:g}, a third of "
+                f"rollout_lease_s ({self.rollout_lease_s}), or make the lease longer."
+            )
 
     def _check_distinct_ports(self) -> None:
         seen: dict[int, str] = {}

@@ -9,6 +9,7 @@ import asyncio
 import re
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -57,11 +58,20 @@ _MAX_PINNED_SEQUENCES = 65_536
 class DataPlane:
     """The one inference path, and everything a client may ask beside it."""
 
-    def __init__(self, settings: Settings, models: Models, rollouts: Rollouts, runner: Runner) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        models: Models,
+        rollouts: Rollouts,
+        runner: Runner,
+        *,
+        up_to_date: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.settings = settings
         self.models = models
         self.rollouts = rollouts
         self.runner = runner
+        self._up_to_date = up_to_date
         self._refusing = False
         self._exiting = False
         self._inflight = 0
@@ -81,11 +91,13 @@ class DataPlane:
         A version that could not be loaded does not count as long as its model answers: a bad publish must not take
         a good gateway out of the load balancer.
         """
-        if self._exiting or not self.models.started:
+        if self._exiting or not self.models.started or not self._up_to_date() or not self.rollouts.known:
             return False
         return all(self._answers(model) for model in self.models.all() if not model.unloaded)
 
     def _answers(self, model: Model) -> bool:
+        if not self.rollouts.known:
+            return False
         named = self.rollouts.named(model.name)
         if named:
             return named <= model.live.keys()
@@ -290,12 +302,23 @@ class DataPlane:
 
     def _choose(self, request: InferRequest) -> tuple[Version, Route]:
         """The version that answers; nothing is awaited between here and its use, so it cannot go away."""
+        try:
+            return self._decide(request)
+        finally:
+            if request.parameters.get("sequence_end"):
+                self._sequences.pop((request.model_name, request.parameters.get("sequence_id", 0)), None)
+
+    def _decide(self, request: InferRequest) -> tuple[Version, Route]:
         model = self.models.get(request.model_name)
         if request.model_version:
             number = int(check_version(request.model_version))
             return model.version(number), Route(number, "named")
         route = self._pinned(request) or self._route(model, request)
-        return model.version(route.version), route
+        try:
+            return model.version(route.version), route
+        except NotFound as error:
+            # The client named no version: that one is missing is ours to mend, and passes.
+            raise Unavailable(f"{error}; rule '{route.rule}' gives it this request. Try again.") from error
 
     def _route(self, model: Model, request: InferRequest) -> Route:
         route = self.rollouts.route(request)
@@ -311,19 +334,20 @@ class DataPlane:
         sequence = request.parameters.get("sequence_id")
         if route is None and sequence and not request.parameters.get("sequence_start"):
             route = self._sequences.get((request.model_name, sequence))
+            if route is not None:
+                self._sequences.move_to_end((request.model_name, sequence))
         if route is None or route.version not in self.models.get(request.model_name).live:
             return None
-        if sequence and request.parameters.get("sequence_end"):
-            self._sequences.pop((request.model_name, sequence), None)
         return route
 
     def _pin(self, request: InferRequest, route: Route) -> None:
-        """Have a stream or sequence keep its version; of very many the oldest is forgotten."""
+        """Have a stream or sequence keep its version; of very many the least used is forgotten."""
         if request.stream is not None:
             request.stream.routes[request.model_name] = route
         sequence = request.parameters.get("sequence_id")
         if sequence and not request.parameters.get("sequence_end"):
             self._sequences[request.model_name, sequence] = route
+            self._sequences.move_to_end((request.model_name, sequence))
             if len(self._sequences) > _MAX_PINNED_SEQUENCES:
                 self._sequences.popitem(last=False)
 

@@ -10,9 +10,10 @@ All state here is touched on the event loop only; what is slow runs on one loade
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -176,16 +177,20 @@ class Models:
         """The model of this name.
 
         Raises:
-            NotFound: If there is none, or it is unloaded.
+            NotFound: If there is none.
+            Unavailable: If the gateway is still starting: a model that is half loaded would answer with the wrong
+                version.
         """
+        if not self.started:
+            raise Unavailable(f"Request for model '{name}' while the gateway is still starting; try again.")
         model = self._models.get(name)
         if model is None:
-            if not self.started:
-                raise Unavailable(
-                    f"Request for model '{name}' while the gateway is still starting; try again."
-                )
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         return model
+
+    def find(self, name: str) -> Model | None:
+        """The model of this name, if there is one by now."""
+        return self._models.get(name)
 
     def all(self) -> list[Model]:
         """Every known model, by name."""
@@ -209,12 +214,6 @@ class Models:
             await self._refresh(name)
         self.started = True
 
-    async def poll_forever(self) -> None:
-        """Follow the repository until cancelled (mode none only)."""
-        while True:
-            await asyncio.sleep(self._settings.poll_interval_s)
-            await self.poll()
-
     async def poll(self) -> None:
         """Look at every model once."""
         try:
@@ -236,20 +235,17 @@ class Models:
         model = self._models.get(name)
         if model is None and name not in await self._in_loader(self._view.models):
             raise LoadFailed(f"failed to load '{name}', no such model in the repository")
-        model = self._models.setdefault(name, Model(name))
-        async with model.lock:
+        async with self._held(name) as model:
             model.unloaded = False
-            await self._pass(model, retry=True)
-        self._forget_if_empty(model)
+            await self._guarded_pass(model, retry=True)
         if model.fault or model.failures:
             raise LoadFailed(f"failed to load '{name}'{model.why()}")
 
     async def unload(self, name: str) -> None:
         """Take a model out of service; requests in flight finish. An unknown name is fine, as it is for Triton."""
-        model = self._models.get(name)
-        if model is None:
+        if name not in self._models:
             return
-        async with model.lock:
+        async with self._held(name) as model:
             model.unloaded = True
             model.failures.clear()
             model.fault = ""
@@ -258,13 +254,36 @@ class Models:
                 self._retire(model, number)
 
     async def _refresh(self, name: str) -> None:
-        model = self._models.setdefault(name, Model(name))
-        async with model.lock:
+        async with self._held(name) as model:
             if not model.unloaded:
-                await self._pass(model, retry=False)
-        self._forget_if_empty(model)
+                await self._guarded_pass(model, retry=False)
+
+    @contextlib.asynccontextmanager
+    async def _held(self, name: str) -> AsyncIterator[Model]:
+        """The model of this name with its lock held; it is forgotten afterwards if nothing is left of it.
+
+        Whoever held the lock before may have forgotten the model that was waited for, so it is looked up again.
+        """
+        while True:
+            model = self._models.setdefault(name, Model(name))
+            async with model.lock:
+                if self._models.get(name) is model:
+                    try:
+                        yield model
+                    finally:
+                        self._forget_if_empty(model)
+                    return
+
+    async def _guarded_pass(self, model: Model, *, retry: bool) -> None:
+        """A pass in which no error of one model keeps the others from being looked at."""
+        try:
+            await self._pass(model, retry=retry)
+        except Exception as error:
+            log.exception("a pass over model '%s' failed, what is live stays live", model.name)
+            model.fault = f"a pass over model '{model.name}' failed: {type(error).__name__}: {error}"
 
     def _forget_if_empty(self, model: Model) -> None:
+        """Forget a model of which nothing is left; the caller holds its lock, or nobody does."""
         empty = not (model.live or model.listed or model.failures or model.leaving or model.fault)
         if empty and not model.unloaded:
             self._models.pop(model.name, None)
@@ -315,6 +334,12 @@ class Models:
         except LoadFailed as error:
             log.warning("%s", error)
             model.failures[number] = Failure(stamp, str(error))
+            return
+        except Exception as error:
+            # A runtime may raise anything for a file that it does not like; the other models are to live on.
+            reason = f"failed to load '{model.name}' version {number}: {type(error).__name__}: {error}"
+            log.exception("%s", reason)
+            model.failures[number] = Failure(stamp, reason)
             return
         finally:
             model.loading.discard(number)
@@ -369,7 +394,8 @@ class Models:
             del model.leaving[version.number]
         if version.inflight == 0:
             await self._in_loader(version.backend.close)
-        self._forget_if_empty(model)
+        if not model.lock.locked():
+            self._forget_if_empty(model)
 
     def index(self) -> list[IndexEntry]:
         """Every known version and its state, and each model without versions by its name alone."""

@@ -19,7 +19,7 @@ from paritygate.mesh.routing import Facts, RouteTable, choose, compile_table
 from paritygate.mesh.state import RolloutState, StateStore
 from paritygate.mesh.types import Rollout
 from paritygate.serving.config import Settings
-from paritygate.serving.errors import NotFound
+from paritygate.serving.errors import Unavailable
 from paritygate.serving.models import Models
 from paritygate.serving.types import InferRequest, Route
 
@@ -54,6 +54,9 @@ class Rollouts:
         self._first_look = True
         self._in_force = 0
         self._fault = ""
+        self._next_beat = 0.0
+        self._looking = asyncio.Lock()
+        self._acknowledging: asyncio.Future[None] | None = None
         self._random = random.Random()  # noqa: S311 - spreads load, guards nothing
         # Letters, digits and ._- only: the name becomes a file's.
         host = (
@@ -62,13 +65,23 @@ class Rollouts:
         )
         self.worker = f"{host}-{os.getpid()}"
 
+    @property
+    def known(self) -> bool:
+        """Whether it is known what is in force: there is no store, or it was read well once."""
+        return self._store is None or self._seen_generation >= 0
+
     def named(self, model: str) -> frozenset[int]:
         """The versions that the rollout of a model gives weight; empty without one."""
         table = self._tables.get(model)
         return table.versions if table else frozenset()
 
     def stable(self, model: str) -> int | None:
-        """The stable version of a model's rollout; None without one."""
+        """The stable version of a model's rollout; None without one.
+
+        Raises:
+            Unavailable: If the rollout state was never read well.
+        """
+        self._check_known()
         table = self._tables.get(model)
         return table.routes.rollout.stable if table else None
 
@@ -78,7 +91,12 @@ class Rollouts:
         return self._in_force
 
     def route(self, request: InferRequest) -> Route | None:
-        """Where the rollout sends a request; None where the model has none."""
+        """Where the rollout sends a request; None where the model has none.
+
+        Raises:
+            Unavailable: If the rollout state was never read well.
+        """
+        self._check_known()
         table = self._tables.get(request.model_name)
         if table is None:
             return None
@@ -86,37 +104,60 @@ class Rollouts:
         decision = choose(table.routes, facts)
         return Route(decision.version, decision.rule, decision.bucket)
 
+    def _check_known(self) -> None:
+        """Without the state nobody can say which version answers; the default one may be just the wrong one."""
+        if not self.known:
+            raise Unavailable(
+                "the rollout state could not be read yet, so it is not known which version answers; "
+                "try again, or name a version."
+            )
+
     async def follow(self) -> None:
-        """Follow the store until cancelled; without a store there is nothing to follow."""
-        if self._store is None:
-            return
-        beat = 0.0
-        loop = asyncio.get_running_loop()
-        while True:
-            changed = await self.look()
-            now = loop.time()
-            if changed or now >= beat:
-                await self._acknowledge()
-                beat = now + self._settings.rollout_lease_s / 3
-            await asyncio.sleep(self._settings.rollout_poll_interval_s)
+        """Look once, and say in time that this worker follows."""
+        changed = await self.look()
+        now = asyncio.get_running_loop().time()
+        if self.known and (changed or now >= self._next_beat):
+            await self._acknowledge()
+            self._next_beat = now + self._settings.rollout_lease_s / 3
 
     async def look(self) -> bool:
-        """Take up what has changed in the store; True if more is in force than before."""
+        """Take up what has changed in the store; True if what is wholly in force changed."""
         if self._store is None:
             return False
+        # Two at once could finish in the wrong order and put an older table back.
+        async with self._looking:
+            return await self._look(self._store)
+
+    async def _look(self, store: StateStore) -> bool:
         try:
-            states = await asyncio.to_thread(self._read, self._store)
+            states = await asyncio.to_thread(self._read, store)
         except (MeshError, OSError) as error:
-            self._report(f"the rollout state cannot be read, what is in force stays so: {error}")
+            stays = "what is in force stays so" if self.known else "requests that name no version are refused"
+            self._report(f"the rollout state cannot be read, {stays}: {error}")
             return False
+        if states is not None and states[1] < self._seen_generation:
+            return self._went_back(states[1])
         if states is not None:
             self._states, self._seen_generation = states
+        return self._put_in_force()
+
+    def _went_back(self, generation: int) -> bool:
+        """Keep what is in force, but acknowledge nothing: the numbers of that store are not those known here."""
+        self._report(
+            f"the rollout state went back from generation {self._seen_generation} to {generation}, what is in "
+            "force stays so; restore the state, or restart this gateway to take up the older one"
+        )
+        changed, self._in_force = self._in_force != 0, 0
+        return changed
+
+    def _put_in_force(self) -> bool:
         waiting = [model for model, state in self._states.items() if not self._take_up(model, state)]
         self._first_look = False
         self._tables = {model: table for model, table in self._tables.items() if model in self._states}
         before, in_force = self._in_force, self._seen_generation
         if waiting:
-            self._report(self._why_waiting(waiting))
+            if self._models.started:
+                self._report(self._why_waiting(waiting))
             in_force = min(self._in_force, self._seen_generation)
         else:
             self._fault = ""
@@ -147,11 +188,11 @@ class Rollouts:
         return live
 
     def _all_live(self, model: str, versions: frozenset[int]) -> bool:
-        try:
-            return versions <= self._models.get(model).live.keys()
-        except NotFound:
-            # A model of somebody else's gateway: it gets no request here, so there is nothing to wait for.
-            return True
+        if not self._models.started:
+            return False
+        known = self._models.find(model)
+        # A model of somebody else's gateway gets no request here, so there is nothing to wait for.
+        return known is None or versions <= known.live.keys()
 
     def _why_waiting(self, waiting: list[str]) -> str:
         model = waiting[0]
@@ -171,15 +212,21 @@ class Rollouts:
         if self._store is None:
             return
         lease_s = self._settings.rollout_lease_s
+        self._acknowledging = asyncio.ensure_future(
+            asyncio.to_thread(self._store.acknowledge, self.worker, self._in_force, lease_s)
+        )
         try:
-            await asyncio.to_thread(self._store.acknowledge, self.worker, self._in_force, lease_s)
+            # A thread cannot be cancelled; `withdraw` waits for it.
+            await asyncio.shield(self._acknowledging)
         except (MeshError, OSError) as error:
             self._report(f"the rollout generation cannot be acknowledged: {error}")
 
     async def withdraw(self) -> None:
-        """Stop counting as a live worker."""
+        """Stop counting as a live worker; waits for an acknowledgement that is still being written."""
         if self._store is None:
             return
+        if self._acknowledging is not None:
+            await asyncio.wait((self._acknowledging,), timeout=self._settings.rollout_lease_s)
         try:
             await asyncio.to_thread(self._store.withdraw, self.worker)
         except (MeshError, OSError) as error:

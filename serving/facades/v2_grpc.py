@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import socket
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import grpc
@@ -82,6 +83,27 @@ def _options(max_body_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
+Method = Callable[[Any, Any, Any], Awaitable[Any]]
+
+
+def _answered(method: Method) -> Method:
+    """Have every error of a unary method become one status: the kind's own, or INTERNAL with a request id."""
+
+    @functools.wraps(method)
+    async def answered(service: Any, message: Any, context: Any) -> Any:
+        try:
+            return await method(service, message, context)
+        except ServingError as error:
+            facts = answer_facts(*error.answered_by) if error.answered_by is not None else []
+            return await context.abort(CODES[error.kind], str(error), tuple(facts))
+        except Exception:
+            if context.done():
+                raise  # the client is gone, so nobody can be told
+            return await context.abort(grpc.StatusCode.INTERNAL, log_internal_error())
+
+    return answered
+
+
 class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Unpacks a message, asks the data plane, packs the answer."""
 
@@ -89,21 +111,22 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         self._dataplane = dataplane
         self._refuse_reserved = dataplane.settings.reserved_headers == "refuse"
 
+    @_answered
     async def ServerLive(self, _: Any, context: Any) -> Any:
         """Whether the process answers."""
         return pb.ServerLiveResponse(live=self._dataplane.live())
 
+    @_answered
     async def ServerReady(self, _: Any, context: Any) -> Any:
         """Whether every model answers."""
         return pb.ServerReadyResponse(ready=self._dataplane.ready())
 
+    @_answered
     async def ModelReady(self, request: Any, context: Any) -> Any:
         """Whether a model, or one version of it, answers."""
-        try:
-            return pb.ModelReadyResponse(ready=self._dataplane.model_ready(request.name, request.version))
-        except ServingError as error:
-            return await _abort(context, error)
+        return pb.ModelReadyResponse(ready=self._dataplane.model_ready(request.name, request.version))
 
+    @_answered
     async def ServerMetadata(self, _: Any, context: Any) -> Any:
         """Name, version and extensions."""
         metadata = self._dataplane.server_metadata()
@@ -111,28 +134,23 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
             name=metadata.name, version=metadata.version, extensions=metadata.extensions
         )
 
+    @_answered
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         """What a model takes and gives."""
-        try:
-            metadata = self._dataplane.model_metadata(request.name, request.version)
-            return v2_proto.encode_model_metadata(metadata)
-        except ServingError as error:
-            return await _abort(context, error)
+        metadata = self._dataplane.model_metadata(request.name, request.version)
+        return v2_proto.encode_model_metadata(metadata)
 
+    @_answered
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         """The model's config with the defaults filled in."""
-        try:
-            return pb.ModelConfigResponse(config=self._dataplane.model_config(request.name, request.version))
-        except ServingError as error:
-            return await _abort(context, error)
+        return pb.ModelConfigResponse(config=self._dataplane.model_config(request.name, request.version))
 
+    @_answered
     async def ModelStatistics(self, request: Any, context: Any) -> Any:
         """Counters of one version, of a model, or of all."""
-        try:
-            return v2_proto.encode_statistics(self._dataplane.statistics(request.name, request.version))
-        except ServingError as error:
-            return await _abort(context, error)
+        return v2_proto.encode_statistics(self._dataplane.statistics(request.name, request.version))
 
+    @_answered
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
         """Every known model and version, and why it is in its state."""
         entries = await self._dataplane.repository_index(ready_only=request.ready)
@@ -141,32 +159,24 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
             message.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
         return message
 
+    @_answered
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
         """Load a model as the repository has it now."""
-        try:
-            check_load_parameters(dict.fromkeys(request.parameters, ""))
-            await self._dataplane.load(request.model_name)
-        except ServingError as error:
-            return await _abort(context, error)
+        check_load_parameters(dict.fromkeys(request.parameters, ""))
+        await self._dataplane.load(request.model_name)
         return pb.RepositoryModelLoadResponse()
 
+    @_answered
     async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
         """Take a model out of service."""
-        try:
-            await self._dataplane.unload(request.model_name)
-        except ServingError as error:
-            return await _abort(context, error)
+        await self._dataplane.unload(request.model_name)
         return pb.RepositoryModelUnloadResponse()
 
+    @_answered
     async def ModelInfer(self, message: Any, context: Any) -> Any:
         """Answer one request."""
-        try:
-            response = await self._infer(message, _metadata(context), None)
-            answer = v2_proto.encode_response(response)
-        except ServingError as error:
-            return await _abort(context, error)
-        except Exception:  # noqa: BLE001 - logged with its traceback
-            return await context.abort(grpc.StatusCode.INTERNAL, log_internal_error())
+        response = await self._infer(message, _metadata(context), None)
+        answer = v2_proto.encode_response(response)
         facts = tuple(response.facts())
         context.set_trailing_metadata(facts)
         await context.send_initial_metadata(facts)
@@ -222,11 +232,6 @@ def _stream_error(message: Any, text: str) -> Any:
     response.infer_response.id = message.id
     response.infer_response.model_name = message.model_name
     return response
-
-
-async def _abort(context: Any, error: ServingError) -> Any:
-    facts = answer_facts(*error.answered_by) if error.answered_by is not None else []
-    return await context.abort(CODES[error.kind], str(error), tuple(facts))
 
 
 def _try_port(host: str, port: int) -> None:

@@ -33,6 +33,7 @@ RESERVED_PREFIX = b"x-pg-"
 _HEADER_LENGTH = b"inference-header-content-length"
 _MAX_HEADER_LENGTH_DIGITS = 18
 _WATCH_AFTER_S = 0.05
+_OFF_LOOP_FROM_BYTES = 64 * 1024
 _INFER_PATH = re.compile(rb"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 
 Headers = list[tuple[bytes, bytes]]
@@ -109,7 +110,7 @@ class InferEndpoint:
         if self._settings.reserved_headers == "refuse":
             check_no_reserved_headers(name for name, _ in scope["headers"])
         model, version = _target(match)
-        wire = self._decode(await body.read(headers, receive), headers, model, version)
+        wire = await self._decode(await body.read(headers, receive), headers, model, version)
         wire.request.headers = lambda: _facts(scope["headers"])
         response = await self._infer(wire.request, receive)
         answer = v2_json.encode_response(wire, response)
@@ -117,7 +118,7 @@ class InferEndpoint:
         payload, encoding = await compress(answer.body, encoding)
         return 200, payload, self._answer_headers(answer, response, encoding)
 
-    def _decode(
+    async def _decode(
         self, body: bytes, headers: Mapping[bytes, bytes], model: str, version: str
     ) -> v2_json.WireRequest:
         header_length = header_length_of(headers.get(_HEADER_LENGTH), len(body))
@@ -125,6 +126,9 @@ class InferEndpoint:
             metadata = self._dataplane.model_metadata(model, version)
             batch = self._dataplane.max_batch_size(model, version)
             return v2_json.decode_raw_body(body, metadata, batch, version)
+        if (header_length or len(body)) > _OFF_LOOP_FROM_BYTES:
+            # Health and every other client would wait meanwhile.
+            return await asyncio.to_thread(v2_json.decode_request, body, header_length, model, version)
         return v2_json.decode_request(body, header_length, model, version)
 
     async def _infer(self, request: Any, receive: Receive) -> InferResponse:
