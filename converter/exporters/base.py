@@ -6,7 +6,8 @@ How an export runs (`Exporter.export`, which no exporter overrides):
    The user's own object must come back untouched, also when the export fails.
 2. Inputs get the user's names and dimensions (`binding.py`); an example is made where there is none, and
    an open dimension of size 1 is traced with a larger one, since a 1 is easily baked into a graph.
-3. The source itself is run at other sizes; a dimension that it cannot vary is demoted: fixed, and recorded.
+3. The source itself is run at other sizes; a dimension that it cannot vary is demoted: fixed, recorded, and noted.
+   One that the user named and that only varies together with another axis is refused (`settling.py`).
 4. `SourceModel.convert(request)` writes ONNX. It raises `DimCannotVary` for a dimension that the framework's
    exporter fixes; the dimension is demoted and `convert` is called again.
 5. The graph gets the declared names and dims, loses traces of this machine, and is checked (`graph/finish.py`).
@@ -54,10 +55,10 @@ from paritygate.converter.exporters.probing import (
     check_repeatable,
     output_specs,
     sample_figures,
-    settle_dims,
 )
+from paritygate.converter.exporters.settling import check_asked, demote, settle_dims
 from paritygate.converter.graph.finish import declare_outputs, finish_graph, frozen_dims, output_values
-from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, TensorSpec
+from paritygate.converter.types import Array, DemotedDim, Dim, DType, Feeds, Signature, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -254,10 +255,11 @@ class Exporter(abc.ABC):
 
     def _draft(self, model: SourceModel, workspace: Path, config: ExportConfig) -> BundleDraft:
         source = NamedSource(model, config.output_names)
-        binding = settle_dims(source, bind_inputs(model, config))
+        binding = settle_dims(source, bind_inputs(model, config), config)
         answer = check_repeatable(source, binding)
         path = workspace / MODEL_FILE
-        binding = _convert(model, binding, path, config)
+        binding = _convert(source, binding, path, config)
+        check_asked(binding, config)
         notes = finish_graph(
             path, name=config.name, inputs=binding.inputs, own_inputs=binding.own_names, outputs=list(answer)
         )
@@ -301,7 +303,7 @@ class Exporter(abc.ABC):
         )
 
 
-def _convert(model: SourceModel, binding: Binding, path: Path, config: ExportConfig) -> Binding:
+def _convert(source: NamedSource, binding: Binding, path: Path, config: ExportConfig) -> Binding:
     """Convert, demoting one dimension after the other until the framework's exporter is content."""
     while True:
         request = ConversionRequest(
@@ -312,15 +314,17 @@ def _convert(model: SourceModel, binding: Binding, path: Path, config: ExportCon
             external_data_threshold_bytes=config.external_data_threshold_bytes,
         )
         try:
-            model.convert(request)
+            source.model.convert(request)
         except DimCannotVary as verdict:
-            binding = binding.demote(verdict.dim, binding.trace_dims[verdict.dim], verdict.reason)
+            size = binding.trace_dims[verdict.dim]
+            binding = demote(source, binding, config, DemotedDim(verdict.dim, size, verdict.reason))
             continue
         frozen = frozen_dims(path, binding.inputs, binding.own_names)
         if not frozen:
             return binding
         for dim, size in frozen.items():
-            binding = binding.demote(dim, size, f"the framework's exporter fixed it at {size} without a word")
+            reason = f"the framework's exporter fixed it at {size} without a word"
+            binding = demote(source, binding, config, DemotedDim(dim, size, reason))
 
 
 def _graph_dtypes(

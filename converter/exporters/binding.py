@@ -64,7 +64,8 @@ class Binding:
         return self.at(self.trace_dims)
 
     def demote(self, dim: str, size: int, reason: str) -> Binding:
-        """The same binding with one dimension fixed and the reason kept."""
+        """The same binding with one dimension fixed, the reason kept, and a note of both."""
+        note = f"{dim!r}{self._where(dim)} was to stay open and is fixed at {size}: {reason}."
         inputs = tuple(
             replace(spec, shape=tuple(size if d == dim else d for d in spec.shape)) for spec in self.inputs
         )
@@ -75,7 +76,16 @@ class Binding:
             sizes={d: n for d, n in self.sizes.items() if d != dim},
             trace_dims={d: n for d, n in self.trace_dims.items() if d != dim},
             demoted=(*self.demoted, DemotedDim(dim, size, reason)),
+            notes=(*self.notes, note),
         )
+
+    def axes_of(self, dim: str) -> list[tuple[str, int]]:
+        """Where a named dimension stands, as pairs of input and axis."""
+        return [(spec.name, axis) for spec in self.inputs for axis, d in enumerate(spec.shape) if d == dim]
+
+    def _where(self, dim: str) -> str:
+        places = ", ".join(f"{name} axis {axis}" for name, axis in self.axes_of(dim))
+        return f" ({places})" if places else ""
 
 
 def bind_inputs(model: SourceModel, config: ExportConfig) -> Binding:
@@ -260,7 +270,7 @@ def resize(array: Array, spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
 def synthesise(inputs: Sequence[TensorSpec], ranges: Mapping[str, tuple[int, int]]) -> dict[str, Array]:
     """Example feeds for specs without an example: seeded normal floats, integers in their range, `""`."""
     generator = np.random.default_rng(0)
-    sizes = _synthetic_sizes(inputs)
+    sizes = synthetic_sizes(inputs)
     feeds = {}
     for spec in inputs:
         shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape)
@@ -268,7 +278,8 @@ def synthesise(inputs: Sequence[TensorSpec], ranges: Mapping[str, tuple[int, int
     return feeds
 
 
-def _synthetic_sizes(inputs: Sequence[TensorSpec]) -> dict[str, int]:
+def synthetic_sizes(inputs: Sequence[TensorSpec]) -> dict[str, int]:
+    """Sizes to trace open dimensions with where no example shows any; no two are alike, inner axes get room."""
     firsts = [spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)]
     others = [dim for spec in inputs for dim in spec.shape[1:] if isinstance(dim, str) and dim not in firsts]
     sizes = {dim: _TRACE_SIZES[k % len(_TRACE_SIZES)] for k, dim in enumerate(dict.fromkeys(firsts))}

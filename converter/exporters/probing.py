@@ -1,4 +1,4 @@
-"""Ask the source: which sizes it takes, what it answers to every planned case, how its outputs' sizes follow.
+"""Ask the source: what it answers to every planned case, how its outputs' sizes follow.
 
 Nothing here opens the converted file in a runtime. What is recorded is what the source framework said.
 """
@@ -16,7 +16,8 @@ from paritygate.converter.bundle import OmittedCase, Probe
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ConverterError, ExportError
 from paritygate.converter.exporters.binding import Binding
-from paritygate.converter.parity.feeds import make_feeds, plan_cases
+from paritygate.converter.parity.feeds import Case, make_feeds, plan_cases
+from paritygate.converter.parity.likeness import Moments, as_example, example_moments, like_cases
 from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, TensorSpec
 
 if TYPE_CHECKING:
@@ -127,83 +128,6 @@ def as_answer(name: str, value: Any) -> Array:
     return array
 
 
-# --- which dimensions the source can vary ------------------------------------------------------------------
-
-
-def settle_dims(source: NamedSource, binding: Binding) -> Binding:
-    """Demote every dimension that the source itself cannot vary (prove or shrink).
-
-    First the sizes to trace with are tried together, then each dimension alone at several other sizes; a
-    dimension is demoted when the source refuses all of them, with the source's own reason.
-
-    Raises:
-        ExportError: If the source refuses even the user's own example.
-    """
-    if not _accepted(source, binding, binding.trace_dims):
-        binding = _settle_grown(source, binding)
-    for dim in list(binding.trace_dims):
-        reasons = _rejections(source, binding, dim)
-        if reasons is not None:
-            size = binding.trace_dims[dim]
-            binding = binding.demote(dim, size, f"the source takes no other size: {reasons}")
-    return binding
-
-
-def _settle_grown(source: NamedSource, binding: Binding) -> Binding:
-    """Sort out which of the grown trace sizes the source refuses; those dims keep the example's size."""
-    try:
-        source.run(binding, binding.example)
-    except SourceRejected as error:
-        shapes = ", ".join(f"{n} {a.dtype}{list(a.shape)}" for n, a in binding.example.items())
-        raise ExportError(
-            f"the model refuses its own example inputs ({shapes}): {error}. {_hint(binding.example)}"
-        ) from error
-    for dim, size in list(binding.sizes.items()):
-        if binding.trace_dims[dim] == size:
-            continue
-        try:
-            source.run(binding, binding.at({dim: binding.trace_dims[dim]}))
-        except SourceRejected as error:
-            binding = binding.demote(dim, size, f"the source takes no other size: {error}")
-    return binding
-
-
-def _hint(example: Feeds) -> str:
-    wide = [name for name, array in example.items() if array.dtype == np.float64]
-    if wide:
-        return (
-            f"If the model takes float32, pass {wide[0]}.astype('float32'): numpy gives float64 by default."
-        )
-    return "Give inputs that it takes."
-
-
-def _accepted(source: NamedSource, binding: Binding, sizes: Mapping[str, int]) -> bool:
-    try:
-        source.run(binding, binding.at(sizes))
-    except SourceRejected:
-        return False
-    return True
-
-
-def _rejections(source: NamedSource, binding: Binding, dim: str) -> str | None:
-    """None if the source takes at least one other size of a dimension, else its first reason."""
-    at = binding.trace_dims[dim]
-    first = ""
-    for size in (at + 1, 2 * at, 3 * at, max(1, at - 1), max(1, at // 2)):
-        if size == at:
-            continue
-        try:
-            source.run(binding, binding.at({**binding.trace_dims, dim: size}))
-        except SourceRejected as error:
-            first = first or str(error)
-        else:
-            return None
-    return first
-
-
-# --- answers ------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Capture:
     """What the source said.
@@ -266,9 +190,28 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
     known = _known_ranges(source.model, binding, config)
     free = any(spec.dtype.is_integer and spec.shape and spec.name not in known for spec in binding.inputs)
     wide = source.model.whole_numbers and free
-    for case in plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed, wide=wide):
+    cases = plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed, wide=wide)
+    moments = {} if source.model.example is None else example_moments(binding.inputs, binding.example)
+    likes = _like_cases(binding, moments, config.seed + len(cases))
+    for case in _in_order(cases, likes):
         limits = known if case.name == WIDE_CASE else ranges
-        yield _Question(case.name, dict(case.dims), make_feeds(signature, case, ranges=limits))
+        feeds = make_feeds(signature, case, ranges=limits)
+        if case in likes:
+            feeds = as_example(binding.inputs, feeds, moments)
+        yield _Question(case.name, dict(case.dims), feeds)
+
+
+def _like_cases(binding: Binding, moments: Mapping[str, Moments], seed: int) -> list[Case]:
+    """None for an example that says nothing of its scale: zeros, or one row of features."""
+    if not any(entry.varies for entry in moments.values()):
+        return []
+    return like_cases(binding.inputs, binding.trace_dims, seed)
+
+
+def _in_order(cases: Sequence[Case], likes: Sequence[Case]) -> list[Case]:
+    """The small case on the example's scale before the extremes, the large one last: a budget cuts the end."""
+    first = next((k for k, case in enumerate(cases) if case.name.startswith("extreme:")), len(cases))
+    return [*cases[:first], *likes[:1], *cases[first:], *likes[1:]]
 
 
 def integer_ranges(model: SourceModel, binding: Binding, config: ExportConfig) -> dict[str, tuple[int, int]]:
