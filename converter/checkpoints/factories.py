@@ -50,7 +50,7 @@ def build(factory: str) -> Built:
     match = _FORM.fullmatch(factory)
     if match is None:
         raise FactoryError(f"{factory!r} is no factory; expected module:function, as in train:build_model.")
-    with _working_directory_on_path():
+    with working_directory_on_path():
         module = _import(match["module"], factory)
         target = _attribute(module, match["name"], factory)
         made = _call(target, module, factory) if _is_factory_function(target) else target
@@ -58,7 +58,8 @@ def build(factory: str) -> Built:
 
 
 @contextlib.contextmanager
-def _working_directory_on_path() -> Iterator[None]:
+def working_directory_on_path() -> Iterator[None]:
+    """Let modules of the working directory be imported, as a script that runs there could."""
     here = str(Path.cwd())
     added = here not in sys.path and "" not in sys.path
     if added:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from paritygate.converter.checkpoints.factories import working_directory_on_path
 from paritygate.converter.errors import ExportError, SourceError, UnsafeSource
 
 RAW_KEYS = ("state_dict", "model_state_dict", "model_state", "model", "module", "network", "net", "weights")
@@ -78,9 +79,26 @@ def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 def _load_trusted(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=False)
+        with working_directory_on_path():
+            return torch.load(path, map_location="cpu", weights_only=False)
+    except ModuleNotFoundError as error:
+        raise SourceError(
+            f"{path} needs the module {error.name or str(error)!r}, which cannot be imported here; "
+            f"looked on sys.path and in {Path.cwd()}. "
+            f"Run the export where that module is, or add its folder to PYTHONPATH."
+        ) from error
     except Exception as error:
-        raise SourceError(_damaged(path, error)) from error
+        raise SourceError(_unpickled(path, error)) from error
+
+
+def _unpickled(path: Path, error: Exception) -> str:
+    """Why a trusted pickle was not read; code that has changed since is no fault of the file."""
+    if isinstance(error, AttributeError | ImportError):
+        return (
+            f"{path} names code that is not there any more, or is another one now ({error}); use the code that "
+            f"the file was saved with."
+        )
+    return _damaged(path, error)
 
 
 def _unsafe(path: Path, said: str) -> str:

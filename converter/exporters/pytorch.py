@@ -147,8 +147,8 @@ def _from_module(
         return TorchModel(twin, plan, declared=declared, weights=weights, notes=said)
     if inputs is None:
         raise ExportError(
-            "a PyTorch model does not say what it takes; give example inputs (inputs=), or declare them as in "
-            "x:float32[batch,3,32,32]."
+            "a PyTorch model does not say what it takes; give --samples x.npz, or "
+            "--input 'x:float32[batch,3,32,32]'; in Python, inputs= takes example arrays or such texts."
         )
     return TorchModel(
         twin, accepted_call(twin, structure.plan_calls(twin, inputs)), weights=weights, notes=said

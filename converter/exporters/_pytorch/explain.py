@@ -100,7 +100,7 @@ def capture_error(error: Exception, module: torch.nn.Module) -> ExportError:
         )
     else:
         said = f"{first_line(deepest(error))}. Make that part traceable"
-    return ExportError(f"torch.export cannot capture the model{f' in {place}' if place else ''}: {said}.")
+    return ExportError(f"torch.export cannot capture {place or 'the model'}: {said}.")
 
 
 def _operator_name(text: str) -> str:
@@ -121,9 +121,9 @@ def unsupported(operator: str, place: str | None, module: torch.nn.Module) -> Un
 
 
 def describe(place: str, module: torch.nn.Module) -> str:
-    """A module's path and class, as in `encoder.spectral (Spectral)`."""
+    """A module's path and class, as in `encoder.spectral (Spectral)`; `forward of Net` for the whole model."""
     kind = type(dict(module.named_modules()).get(place, module)).__name__
-    return f"{place} ({kind})" if place else f"the model itself ({kind})"
+    return f"{place} ({kind})" if place else f"forward of {kind}"
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

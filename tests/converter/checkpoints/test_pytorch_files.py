@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,66 @@ def test_trusted_program_is_exported(network: Any) -> None:
     bundle = export("model.pt2", None, trust=True)
     assert bundle.manifest["weights"]["source_sha256"]
     assert_has_weights_of(bundle, network)
+
+
+WHOLE = """
+import torch
+class Whole(torch.nn.Linear):
+    pass
+"""
+
+
+def saved_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A whole module pickled from `net_of_whole.py`, which lies beside it and is imported no more."""
+    (folder / "net_of_whole.py").write_text(WHOLE)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(folder)
+        torch.save(importlib.import_module("net_of_whole").Whole(4, 2), folder / "whole.pt")
+    sys.modules.pop("net_of_whole")
+    importlib.invalidate_caches()
+    return str(folder / "whole.pt")
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    yield
+    sys.modules.pop("net_of_whole", None)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_trusted_whole_module_finds_its_code_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = saved_whole(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    bundle = export(saved, None, trust=True)
+    assert bundle.manifest["weights"]["selection"] == "raw: whole module"
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_trusted_whole_module_without_its_code_names_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = saved_whole(tmp_path, monkeypatch)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(
+        SourceError, match="needs the module 'net_of_whole', which cannot be imported"
+    ) as caught:
+        export(saved, None, trust=True)
+    assert "damaged" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_trusted_whole_module_whose_code_has_changed_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = saved_whole(tmp_path, monkeypatch)
+    (tmp_path / "net_of_whole.py").write_text("Other = 1 + 1 + 1\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match=r"names code that is not there any more.*'Whole'"):
+        export(saved, None, trust=True)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
