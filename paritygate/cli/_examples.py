@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from paritygate.converter.types import Array, DType
+from paritygate.converter.config import parse_input_spec
+from paritygate.converter.types import Array, DType, TensorSpec
 
-_INPUT = re.compile(r"(?P<name>[^:\[\]]+):(?P<dtype>[a-z0-9]+)\[(?P<shape>[0-9, ]*)\]")
 _DYNAMIC = re.compile(r"(?P<input>[^:=]+):(?P<axis>[0-9]+)=(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+_EXAMPLE = "x:float32[2,3] or x:float32[batch,3]"
 _SEED = 1
 
 
@@ -40,44 +41,69 @@ def load_samples(path: Path) -> dict[str, Array]:
 def parse_inputs(given: Sequence[str]) -> dict[str, Array] | None:
     """Seeded example inputs for texts such as `x:float32[2,3]`; None when nothing is given.
 
+    A name among the sizes, as in `x:float32[batch,3]`, stands for a size to trace with: 2 for the first name on
+    an axis 0. `parse_dynamic` reads the same texts for what it opens.
+
     Raises:
-        BadArgument: If a text is not of that form or names an unknown dtype.
+        BadArgument: If a text is not of that form, names an unknown dtype, or repeats an input.
     """
     if not given:
         return None
+    from paritygate.converter.exporters.binding import synthetic_sizes
+
+    specs = _specs(given)
+    sizes = synthetic_sizes(specs)
     rng = np.random.default_rng(_SEED)
-    return dict(_parse_input(text, rng) for text in given)
+    return {spec.name: _example(spec, sizes, rng) for spec in specs}
 
 
-def _parse_input(text: str, rng: np.random.Generator) -> tuple[str, Array]:
-    match = _INPUT.fullmatch(text.strip())
-    if match is None:
-        raise BadArgument(f"--input {text!r} cannot be read; write name:dtype[sizes], e.g. x:float32[2,3].")
-    try:
-        dtype = DType(match["dtype"])
-    except ValueError:
-        known = ", ".join(d.value for d in DType)
-        raise BadArgument(f"--input {text!r}: unknown dtype {match['dtype']!r}; known: {known}.") from None
-    shape = tuple(int(size) for size in match["shape"].split(",") if size.strip())
-    if dtype is DType.STRING:
-        return match["name"], np.full(shape, "a", dtype=object)
-    if dtype.is_floating:
-        return match["name"], rng.standard_normal(shape).astype(dtype.numpy)
-    return match["name"], rng.integers(0, 2, shape).astype(dtype.numpy)
+def _specs(given: Sequence[str]) -> list[TensorSpec]:
+    specs: dict[str, TensorSpec] = {}
+    for text in given:
+        if "[" not in text:
+            raise BadArgument(f"--input {text!r} cannot be read; write name:dtype[sizes], e.g. {_EXAMPLE}.")
+        try:
+            spec = parse_input_spec(text)
+        except ValueError as error:
+            raise BadArgument(f"--{error}") from None
+        if spec.name in specs:
+            raise BadArgument(f"--input gives {spec.name!r} twice; give every input once.")
+        specs[spec.name] = spec
+    return list(specs.values())
 
 
-def parse_dynamic(given: Sequence[str]) -> dict[str, dict[int, str]] | None:
-    """Open dimensions by input and axis, from texts such as `x:0=batch`; None when nothing is given.
+def _example(spec: TensorSpec, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape)
+    if spec.dtype is DType.STRING:
+        return np.full(shape, "a", dtype=object)
+    if spec.dtype.is_floating:
+        return np.asarray(rng.standard_normal(shape)).astype(spec.dtype.numpy)
+    return np.asarray(rng.integers(0, 2, shape)).astype(spec.dtype.numpy)
+
+
+def parse_dynamic(given: Sequence[str], inputs: Sequence[str] = ()) -> dict[str, dict[int, str]] | None:
+    """Open dimensions by input and axis; None when nothing is opened.
+
+    Args:
+        given: Texts such as `x:0=batch`.
+        inputs: Texts of `--input`, whose names open dimensions too, as in `x:float32[batch,3]`.
 
     Raises:
-        BadArgument: If a text is not of that form.
+        BadArgument: If a text is not of its form, or an axis is given two names.
     """
-    if not given:
-        return None
     found: dict[str, dict[int, str]] = {}
+    for spec in _specs(inputs):
+        named = {axis: dim for axis, dim in enumerate(spec.shape) if isinstance(dim, str)}
+        if named:
+            found[spec.name] = named
     for text in given:
         match = _DYNAMIC.fullmatch(text.strip())
         if match is None:
             raise BadArgument(f"--dynamic {text!r} cannot be read; write input:axis=name, e.g. x:0=batch.")
-        found.setdefault(match["input"], {})[int(match["axis"])] = match["name"]
-    return found
+        axes = found.setdefault(match["input"], {})
+        known = axes.setdefault(int(match["axis"]), match["name"])
+        if known != match["name"]:
+            raise BadArgument(
+                f"--dynamic {text!r}: that axis is called {known!r} already; give it one name, once."
+            )
+    return found or None

@@ -47,7 +47,10 @@ def export(
     ] = None,
     input_shape: Annotated[
         list[str] | None,
-        typer.Option("--input", help="An example input, as name:dtype[2,3], where there are no samples."),
+        typer.Option(
+            "--input",
+            help="An example input where there are no samples, as x:float32[2,3]; a name for a size opens it.",
+        ),
     ] = None,
     output_name: Annotated[list[str] | None, typer.Option(help="Names of the outputs, in order.")] = None,
     opset: Annotated[int, typer.Option(help="ONNX opset of the default domain.")] = 18,
@@ -58,10 +61,13 @@ def export(
 
     Example: paritygate export weights.safetensors --factory net:build --samples x.npz -o bundle
     """
-    from paritygate.cli._examples import load_samples, parse_dynamic, parse_inputs
+    from paritygate.cli._examples import BadArgument, load_samples, parse_dynamic, parse_inputs
     from paritygate.converter.environments import export_source
 
-    examples = load_samples(samples) if samples else parse_inputs(input_shape or [])
+    if samples and input_shape:
+        raise BadArgument("--samples and --input both give the example inputs; give one of them.")
+    shapes = input_shape or []
+    examples = load_samples(samples) if samples else parse_inputs(shapes)
     bundle = export_source(
         source,
         output,
@@ -70,7 +76,7 @@ def export(
         factory=factory,
         weights=weights,
         inputs=examples,
-        dynamic=parse_dynamic(dynamic or []),
+        dynamic=parse_dynamic(dynamic or [], shapes),
         output_names=output_name,
         opset=opset,
         trust=trust,

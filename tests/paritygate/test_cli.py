@@ -94,6 +94,10 @@ BAD_COMMANDS = {
     "repository that is not there": (["serve", "--repo", "no-such-repo"], "no-such-repo"),
     "samples that are not there": (["export", "x.pt", "-o", "b", "--samples", "no-such.npz"], "no-such.npz"),
     "an input that cannot be read": (["export", "x.pt", "-o", "b", "--input", "x=float32"], "x=float32"),
+    "examples given in two ways": (
+        ["export", "x.pt", "-o", "b", "--samples", "x.npz", "--input", "x:float32[2]"],
+        "--samples and --input",
+    ),
     "a framework without an environment": (["env", "sync", "no-such-framework"], "no-such-framework"),
 }
 
@@ -132,6 +136,37 @@ def test_example_inputs_are_the_same_each_time() -> None:
 def test_an_example_input_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(BadArgument, match="--input"):
         parse_inputs([text])
+
+
+def test_names_in_the_shapes_open_their_axes_and_trace_at_sizes_of_their_own() -> None:
+    texts = ["ids:int64[batch,time]", "feats:float32[batch,3]", "scale:float32[]"]
+    examples = parse_inputs(texts)
+    assert examples is not None
+    assert {name: array.shape for name, array in examples.items()} == {
+        "ids": (2, 17),
+        "feats": (2, 3),
+        "scale": (),
+    }
+    assert parse_dynamic([], texts) == {"ids": {0: "batch", 1: "time"}, "feats": {0: "batch"}}
+
+
+def test_open_dimensions_and_names_in_the_shapes_add_up() -> None:
+    opened = parse_dynamic(["ids:0=batch", "feats:0=batch"], ["ids:int64[batch,5]", "feats:float32[2,3]"])
+    assert opened == {"ids": {0: "batch"}, "feats": {0: "batch"}}
+
+
+def test_sizes_that_are_all_numbers_open_nothing_by_themselves() -> None:
+    assert parse_dynamic([], ["x:float32[2,3]"]) is None
+
+
+def test_axis_with_two_names_is_refused() -> None:
+    with pytest.raises(BadArgument, match="called 'batch' already"):
+        parse_dynamic(["x:0=rows"], ["x:float32[batch,3]"])
+
+
+def test_input_given_twice_is_refused() -> None:
+    with pytest.raises(BadArgument, match="'x' twice"):
+        parse_inputs(["x:float32[2]", "x:float32[3]"])
 
 
 @pytest.mark.parametrize("text", ["x", "x:batch", "x:0", "x:-1=batch", "x:0=1batch"])
