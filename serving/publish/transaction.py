@@ -91,8 +91,11 @@ class Staging:
         while True:
             path = self.parent / f"{staging_prefix(self.root)}{secrets.token_hex(6)}"
             os.mkdir(path, 0o755)
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            # A sweeping publisher may have taken the new folder for a dead one's before it was locked.
+            # A sweeping publisher may take the new folder for a dead one's before it is opened, or locked.
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
             if files.try_lock(descriptor, path) and files.same_directory(descriptor, path):
                 return path, descriptor
             os.close(descriptor)

@@ -489,6 +489,22 @@ def test_staging_folder_of_choice_is_used_and_left_empty(
     assert list(staging.iterdir()) == []
 
 
+def test_staging_folder_swept_before_it_is_opened_is_made_again(
+    bundles: BundleSet, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open, swept = os.open, []
+
+    def sweep_once(path: str | Path, flags: int, *rest: int, **options: int) -> int:
+        if not swept and ".publishing-" in Path(path).name:
+            os.rmdir(path)
+            swept.append(path)
+        return really_open(path, flags, *rest, **options)
+
+    monkeypatch.setattr(os, "open", sweep_once)
+    assert publish_bundle(bundles.proven.path, repository).created
+    assert swept
+
+
 def test_publisher_that_waits_too_long_says_who_is_in_the_way(bundles: BundleSet, repository: Path) -> None:
     publish_bundle(bundles.proven.path, repository)
     with publish_files.locked_directory(repository / "linear", timeout_s=1.0):
