@@ -14,6 +14,7 @@ from paritygate.converter.errors import ModelRunError, ParityError
 from paritygate.converter.graph.inspect import parse_model
 from paritygate.converter.graph.precision import working_precision
 from paritygate.converter.parity.compare import Context, compare_outputs
+from paritygate.converter.parity.likeness import LIKE_EXAMPLE
 from paritygate.converter.parity.metrics import channel_scale, rmse
 from paritygate.converter.parity.noise import Noise
 from paritygate.converter.parity.report import Figure, RuntimeInfo
@@ -198,21 +199,32 @@ def _scales(signature: Signature, probes: Sequence[Probe]) -> dict[tuple[str, st
     """Scale of each float output: that of all ordinary cases together, and the case's own where that is larger.
 
     Extremes do not set the scale of others: answers to large inputs would loosen what is asked of ordinary ones.
+    Cases on the scale of the user's example and those of a standard normal are held to a scale each, as either
+    may give answers far larger than the other.
     """
     scales = {}
     for spec in signature.outputs:
         if not spec.dtype.is_floating:
             continue
         axis = _channel_axis(spec)
-        ordinary = [probe.outputs[spec.name] for probe in probes if not probe.case.startswith("extreme:")]
-        pooled = channel_scale(ordinary, axis)
+        ordinary = [probe for probe in probes if not probe.case.startswith("extreme:")]
+        scale = {
+            like: channel_scale([p.outputs[spec.name] for p in ordinary if _is_like(p) is like], axis)
+            for like in {_is_like(p) for p in ordinary}
+        }
         for probe in probes:
+            pooled = scale[_is_like(probe)]
             own = channel_scale([probe.outputs[spec.name]], axis)
             nothing = not np.any(
                 np.nan_to_num(probe.outputs[spec.name].astype(np.float64), posinf=0.0, neginf=0.0)
             )
             scales[probe.case, spec.name] = pooled if nothing else np.maximum(pooled, own)
     return scales
+
+
+def _is_like(probe: Probe) -> bool:
+    """Whether a case lies on the scale of the user's example."""
+    return probe.case.startswith(LIKE_EXAMPLE)
 
 
 def _channel_axis(spec: TensorSpec) -> int | None:

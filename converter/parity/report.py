@@ -86,7 +86,7 @@ class Figure:
 
     @property
     def finite(self) -> int:
-        """How many elements of the source's output were numbers; all of them where NaN and infinities cannot be."""
+        """How many elements of the source's output were numbers, neither NaN nor infinite."""
         if self.specials is None:
             return self.elements
         counts = (self.specials.nan, self.specials.positive_infinity, self.specials.negative_infinity)
@@ -125,7 +125,7 @@ class Figure:
 def never_finite(figures: Iterable[Figure]) -> str | None:
     """The first output whose source gave elements, and not one finite number among all of them; None without.
 
-    NaN on both sides is no distance, so such an output agrees with any graph that divides by zero: it shows nothing.
+    NaN on both sides is no distance, so such an output agrees with any graph that divides by zero.
     """
     elements: dict[str, int] = {}
     finite: dict[str, int] = {}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from paritygate.converter.parity.feeds import SWEEP_SIZES
+from paritygate.converter.parity.likeness import LIKE_EXAMPLE, LIKE_ROWS
 from paritygate.converter.parity.tolerance import TABLE
 from paritygate.converter.schemas import load_schema
 
@@ -39,3 +40,8 @@ def test_every_key_of_the_manifest_is_told(key: str) -> None:
 def test_the_sizes_of_the_sweep_are_told() -> None:
     *most, last = SWEEP_SIZES
     assert f"{', '.join(map(str, most))} and {last}" in BUNDLE
+
+
+def test_the_cases_on_the_scale_of_the_example_are_told() -> None:
+    assert f"| `{LIKE_EXAMPLE}`, `{LIKE_EXAMPLE}:<dim>={LIKE_ROWS}` |" in BUNDLE
+    assert f"the other has {LIKE_ROWS} rows" in BUNDLE

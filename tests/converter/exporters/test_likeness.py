@@ -1,0 +1,110 @@
+"""Weights that a standard normal never reaches are asked on the scale of the user's own example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from paritygate.converter.bundle import Bundle
+from paritygate.converter.exporters import export_model
+from paritygate.converter.parity.replay import Replay
+from paritygate.converter.parity.validate import validate_bundle
+from paritygate.converter.types import Array
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+MEAN, DEVIATION = np.array([2000.0, 5e4]), np.array([10.0, 1.5e4])
+
+
+class Scaled(torch.nn.Module):
+    """Features around 2000 and 50000, brought to order by the model itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.register_buffer("mean", torch.tensor(MEAN, dtype=torch.float32))
+        self.register_buffer("deviation", torch.tensor(DEVIATION, dtype=torch.float32))
+        self.first = torch.nn.Linear(2, 16)
+        self.last = torch.nn.Linear(16, 3)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.first((x - self.mean) / self.deviation))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.hidden(x))
+
+
+def rows(count: int = 4) -> Array:
+    drawn: Array = np.random.RandomState(3).standard_normal((count, 2)) * DEVIATION + MEAN
+    return drawn.astype(np.float32)
+
+
+def export(folder: Path, inputs: Array, after_conversion: Callable[[Path], None] | None = None) -> Bundle:
+    options: dict[str, Any] = {"name": "net", "inputs": inputs, "input_names": ["x"], "output_names": ["y"]}
+    return export_model(Scaled().eval(), folder / "bundle", after_conversion=after_conversion, **options)
+
+
+def halve_what_sleeps(path: Path) -> None:
+    """Halve the outgoing weights of every hidden unit that no standard normal wakes."""
+    net = Scaled().eval()
+    with torch.no_grad():
+        asleep = (net.hidden(torch.randn(4096, 2)) == 0).all(dim=0).numpy()
+    assert 0 < asleep.sum() < 16
+    model = onnx.load(path)
+    halved = 0
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor).copy()
+        if sorted(values.shape) != [3, 16]:
+            continue
+        values[(slice(None), asleep) if values.shape == (3, 16) else asleep] *= 0.5
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+        halved += 1
+    assert halved == 1
+    onnx.save(model, path)
+
+
+def cases(bundle: Bundle) -> list[str]:
+    return [probe.case for probe in bundle.probes()]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return export(tmp_path_factory.mktemp("sound"), rows())
+
+
+def test_a_weight_that_only_real_features_reach_is_caught(tmp_path: Path) -> None:
+    certificate = validate_bundle(export(tmp_path, rows(), halve_what_sleeps))
+    assert certificate.verdict == "fail"
+    failing = {figure.case for figure in certificate.figures if figure.verdict == "fail"}
+    assert failing == {"like_example", "like_example:batch=17"}
+
+
+def test_the_same_model_untouched_passes(sound: Bundle) -> None:
+    certificate = validate_bundle(sound)
+    assert certificate.verdict == "pass", certificate.reason
+    assert certificate.proven_ranges == {"batch": (1, 2, 3, 4, 7, 17)}
+
+
+def test_the_larger_case_comes_last_and_no_row_of_the_example_is_sealed(sound: Bundle) -> None:
+    assert cases(sound)[-1] == "like_example:batch=17"
+    assert cases(sound).index("like_example") < cases(sound).index("extreme:zeros")
+    for probe in sound.probes():
+        assert not np.isin(rows(), probe.inputs["x"]).any()
+
+
+def test_an_example_that_says_nothing_adds_no_case(tmp_path: Path) -> None:
+    bundle = export(tmp_path, np.zeros((4, 2), np.float32))
+    assert not any(case.startswith("like_example") for case in cases(bundle))
+
+
+def test_either_kind_of_case_is_held_to_a_scale_of_its_own(sound: Bundle) -> None:
+    """A standard normal drives this model to answers far larger than those of real features."""
+    scales = Replay.of(sound).scales
+    assert (scales["base", "y"] > 5 * scales["like_example", "y"]).all()
