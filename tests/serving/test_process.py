@@ -140,14 +140,29 @@ def test_drain_delay_still_answers_while_readiness_says_no(repository: Path, tmp
         assert gateway.process.wait(20) == 0
 
 
+def wait_until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Until the gateway has its ports; it begins to load models then."""
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"nothing listens on {port}; exit code {process.poll()}")
+
+
 def test_sigterm_while_loading_ends_at_once(repository: Path, tmp_path: Path) -> None:
     for number in range(200):
         write_model(repository, f"m{number}", add_model(float(number)))
-    command = gateway_command(repository, tmp_path / "ready.json", ["--allow-unproven"])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--allow-unproven", "--http-port", str(port)]
+    command = gateway_command(repository, tmp_path / "ready.json", options)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        time.sleep(1.2)
+        wait_until_listening(port, process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(30) == 0
         assert b"Traceback" not in (process.stdout.read() if process.stdout else b"")
 
 
