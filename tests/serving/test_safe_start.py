@@ -469,3 +469,14 @@ async def test_unforeseen_error_of_any_unary_method_is_internal_and_tells_nothin
     assert "request id" in text
     assert "secret" not in text
     assert "is broken; secret" in caplog.text
+
+
+async def test_empty_repository_is_not_ready_while_the_state_is_unknown(root: Path) -> None:
+    gateway = Plane(root)
+    gateway.apply(FIRST)
+    (root / "repository" / "add").rename(root / "elsewhere")
+    (root / "state" / "log.jsonl").write_bytes(b"not a line of ours\nnor this\n")
+    await gateway.start()
+    assert gateway.models.all() == []
+    assert not gateway.plane.ready()
+    await gateway.close()
