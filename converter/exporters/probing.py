@@ -177,7 +177,21 @@ def capture(
         asker.ask(question, must=question.case == BASE_CASE)
     for index, sample in enumerate(config.samples):
         asker.ask_sample(_sample_question(binding, sample, index), keep=config.include_samples)
+    said.notes += _unasked(said.probes, _told_ranges(source.model, binding))
     return said
+
+
+def _unasked(probes: Sequence[Probe], told: Mapping[str, tuple[int, int]]) -> list[str]:
+    """A note for each vocabulary whose rows are not all asked: a wrong row that no probe reads is not seen."""
+    notes = []
+    for name, (low, high) in told.items():
+        asked = np.unique(np.concatenate([probe.inputs[name].ravel() for probe in probes]))
+        count, rows = int(np.count_nonzero((asked >= low) & (asked <= high))), high - low + 1
+        if count < rows:
+            notes.append(
+                f"Input {name!r} has a vocabulary of {rows}; the probes ask at most {count} of them."
+            )
+    return notes
 
 
 BASE_CASE = "base"
@@ -226,9 +240,13 @@ def integer_ranges(model: SourceModel, binding: Binding, config: ExportConfig) -
 
 def _known_ranges(model: SourceModel, binding: Binding, config: ExportConfig) -> dict[str, tuple[int, int]]:
     """Ranges that someone vouches for; what an example shows is no limit of the model."""
+    return _told_ranges(model, binding) | dict(config.integer_ranges)
+
+
+def _told_ranges(model: SourceModel, binding: Binding) -> dict[str, tuple[int, int]]:
+    """The vocabularies that the model itself tells, by the user's names."""
     own = {o: spec.name for o, spec in zip(binding.own_names, binding.inputs, strict=True)}
-    told = {own[name]: bounds for name, bounds in model.integer_ranges().items()}
-    return told | dict(config.integer_ranges)
+    return {own[name]: bounds for name, bounds in model.integer_ranges().items()}
 
 
 def _sample_question(binding: Binding, sample: Feeds, index: int) -> _Question:

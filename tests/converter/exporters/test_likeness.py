@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from paritygate.converter.bundle import Bundle
-from paritygate.converter.exporters import export_model
+from paritygate.converter.bundle import Bundle, Probe
+from paritygate.converter.exporters import export_model, probing
 from paritygate.converter.parity.replay import Replay
 from paritygate.converter.parity.validate import validate_bundle
 from paritygate.converter.types import Array
@@ -108,3 +108,13 @@ def test_either_kind_of_case_is_held_to_a_scale_of_its_own(sound: Bundle) -> Non
     """A standard normal drives this model to answers far larger than those of real features."""
     scales = Replay.of(sound).scales
     assert (scales["base", "y"] > 5 * scales["like_example", "y"]).all()
+
+
+@pytest.mark.parametrize(
+    ("rows_of_table", "notes"),
+    [(2, []), (5000, ["Input 'ids' has a vocabulary of 5000; the probes ask at most 3 of them."])],
+)
+def test_rows_of_a_vocabulary_that_no_probe_reads_are_told(rows_of_table: int, notes: list[str]) -> None:
+    ids = [np.array([0, 1]), np.array([1, 4999])]
+    probes = [Probe(k, f"case {k}", {}, {"ids": array}, {}, None) for k, array in enumerate(ids)]
+    assert probing._unasked(probes, {"ids": (0, rows_of_table - 1)}) == notes
