@@ -67,7 +67,9 @@ def parse_job(text: str, *, source: str = "job") -> JobSpec:
         value = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader that also refuses double keys
     except yaml.YAMLError as error:
         raise JobFileError([Fault("$", _yaml_problem(error))], source=source) from error
-    except ValueError as error:  # PyYAML lets through what int() and date() say of a scalar that they cannot read
+    except (
+        ValueError
+    ) as error:  # PyYAML lets through what int() and date() say of a scalar that they cannot read
         raise JobFileError([Fault("$", f"a value cannot be read: {error}")], source=source) from error
     except RecursionError as error:
         raise JobFileError([Fault("$", "the YAML is nested too deeply for a job")], source=source) from error

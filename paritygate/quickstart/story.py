@@ -190,6 +190,7 @@ def _export_broken(stage: Stage, width: int) -> Bundle:
     import torch
 
     from paritygate.converter.exporters import export_model
+    from paritygate.quickstart.digits import load_splits
     from paritygate.quickstart.train import DigitsNet
 
     model = DigitsNet(width)
@@ -198,7 +199,7 @@ def _export_broken(stage: Stage, width: int) -> Bundle:
         model,
         stage.folder / "bundle-broken",
         name=MODEL,
-        inputs={"image": torch.zeros(4, 1, 8, 8)},
+        inputs={"image": load_splits()[0].images[:8]},
         output_names=["probabilities"],
         dynamic={"image": {0: "batch"}},
         after_conversion=_change_one_weight,
