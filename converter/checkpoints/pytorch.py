@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,10 @@ def load_file(path: Path, *, trust: bool) -> Any:
     if path.suffix == ".safetensors":
         return _load_safetensors(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # What torch says of odd pickles is said below, in one line, if the file cannot be read for it.
+            warnings.filterwarnings("ignore", "Detected pickle protocol")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if trust:
             return _load_trusted(path)

@@ -98,6 +98,10 @@ BAD_COMMANDS = {
         ["export", "x.pt", "-o", "b", "--samples", "x.npz", "--input", "x:float32[2]"],
         "--samples and --input",
     ),
+    "an input beyond all memory": (
+        ["export", "x.pt", "-o", "b", "--input", "x:float32[99999999999,4]"],
+        "memory",
+    ),
     "a framework without an environment": (["env", "sync", "no-such-framework"], "no-such-framework"),
 }
 
