@@ -310,7 +310,9 @@ def test_processes_that_ranks_leave_behind_end_with_the_job(tmp_path: Path) -> N
 
 
 LAUNCH = """
-import sys
+import signal, sys
+# As in a terminal: a test run in the background of a shell hands on that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from paritygate.train_hooks.config import load_job
 from paritygate.train_hooks.launch import launcher
 result = launcher.run(launcher.plan(load_job(sys.argv[1])), on_line=lambda line: print(line, flush=True))
