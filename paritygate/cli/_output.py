@@ -47,7 +47,7 @@ def describe(error: BaseException) -> str:
         # The libraries raise ValueError for a caller's bad argument, with a sentence that says so (docs of each).
         return _one_line(str(error))
     if isinstance(error, MemoryError):
-        return _one_line(f"not enough memory: {error or 'an allocation failed'}. Give smaller inputs.")
+        return _one_line(f"not enough memory: {str(error) or 'an allocation failed'}. Give smaller inputs.")
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return _one_line(f"{error.strerror}{where}")
