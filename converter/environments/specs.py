@@ -27,12 +27,15 @@ class EnvironmentSpec:
         modules: What its exporters import; also imported once after the installation, so that a wheel that
             cannot start on this machine fails then.
         variables: Environment variables of every process that runs in it.
+        always_isolated: Whether the command line exports in it even where the framework can be imported. Its
+            pins and ours exclude each other, so a process that holds both is nobody's tested combination.
     """
 
     name: str
     exporters: tuple[str, ...]
     modules: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
+    always_isolated: bool = False
 
     @property
     def requirements(self) -> Path:
@@ -62,6 +65,7 @@ SPECS: dict[str, EnvironmentSpec] = {
     "sklearn": EnvironmentSpec(
         name="sklearn", exporters=("sklearn",), modules=("sklearn", "skl2onnx", "joblib")
     ),
+    "paddle": EnvironmentSpec(name="paddle", exporters=("paddle",), modules=("paddle", "paddle2onnx")),
 }
 """The environments by name; a new one is a line here and a file in `requirements/`."""
 
