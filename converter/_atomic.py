@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from paritygate.converter._stages import stage
+
 CHUNK_BYTES = 4 * 1024 * 1024
 """How much of a large file is in memory at once."""
 
@@ -57,7 +59,8 @@ def write_file(path: Path, data: bytes) -> Written:
     with path.open("xb") as file:
         file.write(data)
         flush_file(file)
-    return Written(hashlib.sha256(data).hexdigest(), len(data))
+    with stage("digests"):
+        return Written(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def replace_file(path: Path, data: bytes) -> None:

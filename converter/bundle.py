@@ -21,6 +21,7 @@ from paritygate.converter import _json
 from paritygate.converter._atomic import Written, atomic_directory, flush_file, write_file
 from paritygate.converter._probes import OmittedCase, Probe, read_probe, write_probes
 from paritygate.converter._sealed import SealedDirectory
+from paritygate.converter._stages import stage
 from paritygate.converter.errors import BundleCorrupt, BundleError, ModelInvalid
 from paritygate.converter.graph.external import gather_external_data, has_external_data
 from paritygate.converter.graph.inspect import external_locations, graph_signature, opsets, parse_model
@@ -323,7 +324,8 @@ def _fill(draft: BundleDraft, partial: Path) -> None:
         files[MODEL_FILE] = write_file(partial / MODEL_FILE, model.SerializeToString(deterministic=True))
     else:
         files[MODEL_FILE] = write_file(partial / MODEL_FILE, data)
-    cases, over_budget, written = write_probes(draft.probes, draft.signature, partial, draft.budget_bytes)
+    with stage("probes"):
+        cases, over_budget, written = write_probes(draft.probes, draft.signature, partial, draft.budget_bytes)
     files |= written
     manifest = {
         "schema": SCHEMA,
@@ -355,7 +357,7 @@ def _fill(draft: BundleDraft, partial: Path) -> None:
 
 
 def _digest(path: Path) -> Written:
-    with path.open("rb") as file:
+    with stage("digests"), path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Written(digest, path.stat().st_size)
 

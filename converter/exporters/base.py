@@ -39,11 +39,12 @@ from __future__ import annotations
 import abc
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from paritygate.converter._stages import stage
 from paritygate.converter.bundle import MODEL_FILE, Bundle, BundleDraft, write_bundle
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import BundleError, ExportError
@@ -248,28 +249,40 @@ class Exporter(abc.ABC):
             raise BundleError(
                 f"{directory} exists already; a bundle is never overwritten. Name a new directory or remove it."
             )
-        with self.open_source(source, config) as model:
-            with tempfile.TemporaryDirectory(prefix="paritygate-export-") as workspace:
-                draft = self._draft(model, Path(workspace), config)
+        with ExitStack() as opened:
+            with stage("open"):
+                model = opened.enter_context(self.open_source(source, config))
+            workspace = opened.enter_context(tempfile.TemporaryDirectory(prefix="paritygate-export-"))
+            draft = self._draft(model, Path(workspace), config)
+            with stage("write"):
                 return write_bundle(draft, directory)
 
     def _draft(self, model: SourceModel, workspace: Path, config: ExportConfig) -> BundleDraft:
         source = NamedSource(model, config.output_names)
-        binding = settle_dims(source, bind_inputs(model, config), config)
-        answer = check_repeatable(source, binding)
+        with stage("probes"):
+            binding = settle_dims(source, bind_inputs(model, config), config)
+            answer = check_repeatable(source, binding)
         path = workspace / MODEL_FILE
-        binding = _convert(source, binding, path, config)
-        check_asked(binding, config)
-        notes = finish_graph(
-            path, name=config.name, inputs=binding.inputs, own_inputs=binding.own_names, outputs=list(answer)
-        )
+        with stage("graph"):
+            binding = _convert(source, binding, path, config)
+            check_asked(binding, config)
+            notes = finish_graph(
+                path,
+                name=config.name,
+                inputs=binding.inputs,
+                own_inputs=binding.own_names,
+                outputs=list(answer),
+            )
         if config.after_conversion is not None:
             config.after_conversion(path)
-        values = output_values(path)
-        dtypes = _graph_dtypes(answer, values, model)
-        said = capture(source, binding, config, dtypes)
-        outputs = output_specs(values, said)
-        declare_outputs(path, outputs)
+        with stage("graph"):
+            values = output_values(path)
+            dtypes = _graph_dtypes(answer, values, model)
+        with stage("probes"):
+            said = capture(source, binding, config, dtypes)
+            outputs = output_specs(values, said)
+        with stage("graph"):
+            declare_outputs(path, outputs)
         return self._sealed(model, binding, Signature(binding.inputs, outputs), said, notes, path, config)
 
     def _sealed(

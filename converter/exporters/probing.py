@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paritygate.converter._stages import stage
 from paritygate.converter.bundle import OmittedCase, Probe
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ConverterError, ExportError
@@ -349,7 +350,8 @@ class _Asker:
         if all(array.dtype == np.float64 for array in answers.values() if is_floating(array)):
             return {name: array for name, array in answers.items() if is_floating(array)}
         try:
-            wide = self.source.run_float64(self.binding, question.feeds)
+            with stage("float64"):
+                wide = self.source.run_float64(self.binding, question.feeds)
         except (SourceRejected, ExportError) as error:
             self._stop_float64(str(error))
             return None
