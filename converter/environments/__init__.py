@@ -2,7 +2,7 @@
 
 list_environments() / sync(framework) / remove(framework)     what is on disk
 export_isolated(framework, request, directory)                one export in a child process there
-export_source(source, directory, name=...)                    here if the framework is installed, else there
+export_source(source, directory, config)                      here if the framework is installed, else there
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.config import ExportConfig
@@ -14,27 +12,14 @@ from paritygate.converter.environments.protocol import Event, OnEvent
 from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec
 from paritygate.converter.exporters import detect, get_exporter
-from paritygate.converter.types import Feeds
 
 
 def export_source(
     source: str,
     directory: str | Path,
+    config: ExportConfig,
     *,
-    name: str,
     framework: str | None = None,
-    inputs: Any = None,
-    dynamic: Mapping[str, Mapping[int, str]] | None = None,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    opset: int = 18,
-    trust: bool = False,
-    factory: str | None = None,
-    weights: str | None = None,
-    samples: Iterable[Feeds] | None = None,
-    include_samples: bool = False,
-    integer_ranges: Mapping[str, tuple[int, int]] | None = None,
-    seed: int = 1,
     isolated: bool | None = None,
     on_event: OnEvent | None = None,
 ) -> Bundle:
@@ -43,51 +28,24 @@ def export_source(
     Args:
         source: The path of a file or folder, or `module:factory`.
         directory: The bundle to write; it must not exist.
-        name: The model's name.
+        config: How to export it.
         framework: A name of `EXPORTERS`; None tells it from the source.
-        inputs: As in `ExportConfig`, and so are the arguments up to `seed`.
-        dynamic: Open dimensions.
-        input_names: Names of the inputs in their order.
-        output_names: Names of the outputs in their order.
-        opset: Version of the default operator set.
-        trust: Whether files that can run code may be opened.
-        factory: `module:function` that builds the network for a weights file.
-        weights: Which weights of a training checkpoint.
-        samples: The user's own inputs.
-        include_samples: Whether the samples are sealed into the bundle.
-        integer_ranges: Smallest and largest value of integer inputs.
-        seed: Seed of the probes.
         isolated: True exports in a framework environment, False in this process; None takes this process where
-            the framework is installed.
+            the framework is installed and may share a process with us.
         on_event: Told what goes on in a framework environment.
 
     Raises:
         ConverterError: Whatever hinders the export, as one line.
         ValueError: If an argument cannot be meant.
     """
-    config = ExportConfig(
-        name=name,
-        inputs=inputs,
-        dynamic=dynamic,
-        input_names=None if input_names is None else tuple(input_names),
-        output_names=None if output_names is None else tuple(output_names),
-        opset=opset,
-        trust=trust,
-        factory=factory,
-        weights=weights,
-        samples=tuple(samples or ()),
-        include_samples=include_samples,
-        integer_ranges=dict(integer_ranges or {}),
-        seed=seed,
-    )
     exporter = get_exporter(framework if framework is not None else detect(source))
     spec = _environment_of(exporter.name)
-    apart = isolated if isolated is not None else spec is not None and not _is_installed(spec)
+    apart = isolated if isolated is not None else spec is not None and not _can_export_here(spec)
     if not apart:
         return exporter.export(source, Path(directory), config)
     exporter.refuse_early(source, config)
     if on_event is not None and spec is not None and isolated is None:
-        on_event(Event("progress", f"{spec.name} is not installed here: exporting in its own environment"))
+        on_event(Event("progress", f"{_why_apart(spec)}: exporting in its own environment"))
     return export_isolated(
         exporter.name, ExportRequest(source, config, exporter.name), Path(directory), on_event
     )
@@ -95,6 +53,16 @@ def export_source(
 
 def _environment_of(exporter: str) -> EnvironmentSpec | None:
     return next((spec for spec in SPECS.values() if exporter in spec.exporters), None)
+
+
+def _can_export_here(spec: EnvironmentSpec) -> bool:
+    return not spec.always_isolated and _is_installed(spec)
+
+
+def _why_apart(spec: EnvironmentSpec) -> str:
+    if spec.always_isolated:
+        return f"{spec.name} never shares a process with paritygate's own packages"
+    return f"{spec.name} is not installed here"
 
 
 def _is_installed(spec: EnvironmentSpec) -> bool:

@@ -62,26 +62,25 @@ def export(
     Example: paritygate export weights.safetensors --factory net:build --samples x.npz -o bundle
     """
     from paritygate.cli._examples import BadArgument, load_samples, parse_dynamic, parse_inputs
+    from paritygate.converter.config import ExportConfig
     from paritygate.converter.environments import export_source
 
     if samples and input_shape:
         raise BadArgument("--samples and --input both give the example inputs; give one of them.")
     shapes = input_shape or []
     examples = load_samples(samples) if samples else parse_inputs(shapes)
-    bundle = export_source(
-        source,
-        output,
+    config = ExportConfig(
         name=name or _name_of(source),
-        framework=framework,
         factory=factory,
         weights=weights,
         inputs=examples,
         dynamic=parse_dynamic(dynamic or [], shapes),
-        output_names=output_name,
+        output_names=tuple(output_name) if output_name else None,
         opset=opset,
         trust=trust,
-        on_event=None if as_json else _print_event,
     )
+    on_event = None if as_json else _print_event
+    bundle = export_source(source, output, config, framework=framework, on_event=on_event)
     if as_json:
         print_json({"bundle": str(bundle.path), "digest": bundle.digest, **bundle.signature.to_json()})
         return

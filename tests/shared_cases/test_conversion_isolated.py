@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from paritygate.converter.bundle import Bundle, read_bundle
+from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments import export_source
 from paritygate.converter.errors import ConverterError
 from paritygate.converter.parity.validate import validate_bundle
@@ -66,11 +67,13 @@ def _export(described: Any, exporter: str, folder: Path) -> tuple[Bundle | None,
         export_source(
             "handed:build",
             folder / "bundle",
-            name="case",
+            ExportConfig(
+                name="case",
+                dynamic=_dynamic(described),
+                output_names=tuple(str(name) for name in described["output_names"]),
+            ),
             framework=exporter,
             isolated=True,
-            dynamic=_dynamic(described),
-            output_names=[str(name) for name in described["output_names"]],
         )
     except ConverterError as error:
         return None, str(error)

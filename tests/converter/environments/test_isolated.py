@@ -69,9 +69,9 @@ def test_a_bundle_comes_back_verified_and_nothing_else_is_left(here: Path) -> No
 
 def test_the_environment_gives_the_bundle_that_this_process_gives(here: Path) -> None:
     joblib.dump(_fitted(), here / "iris.joblib")
-    options = {"name": "iris", "trust": True}
-    isolated = export_source("iris.joblib", here / "isolated", isolated=True, **options)
-    own = export_source("iris.joblib", here / "own", isolated=False, **options)
+    config = ExportConfig(name="iris", trust=True)
+    isolated = export_source("iris.joblib", here / "isolated", config, isolated=True)
+    own = export_source("iris.joblib", here / "own", config, isolated=False)
     assert isolated.digest == own.digest
 
 

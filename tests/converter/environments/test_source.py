@@ -10,6 +10,7 @@ import pytest
 from sklearn.datasets import load_iris
 from sklearn.tree import DecisionTreeClassifier
 
+from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments import Event, export_source
 from paritygate.converter.errors import EnvironmentFailure, SourceError, SourceNotFound, UnsafeSource
 
@@ -24,7 +25,8 @@ def _no_environment_can_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_framework_that_is_installed_here_exports_here(tmp_path: Path) -> None:
     joblib.dump(DecisionTreeClassifier().fit(*load_iris(return_X_y=True)), "iris.joblib")
     events: list[Event] = []
-    bundle = export_source("iris.joblib", tmp_path / "out", name="iris", trust=True, on_event=events.append)
+    config = ExportConfig(name="iris", trust=True)
+    bundle = export_source("iris.joblib", tmp_path / "out", config, on_event=events.append)
     assert bundle.name == "iris"
     assert events == []
 
@@ -35,7 +37,7 @@ def test_a_framework_that_is_not_here_goes_to_its_environment(tmp_path: Path) ->
         export_source(
             "nets:build",
             tmp_path / "out",
-            name="m",
+            ExportConfig(name="m"),
             framework="keras",
             on_event=lambda e: events.append(str(e)),
         )
@@ -59,7 +61,7 @@ def test_what_needs_no_framework_to_be_refused_is_refused_first(
     for torn in ("torn.keras", "torn.pkl"):
         (tmp_path / torn).write_bytes(b"PK\x03\x04")
     with pytest.raises(kind, match=match):
-        export_source(source, tmp_path / "out", name="m", **options)
+        export_source(source, tmp_path / "out", ExportConfig(name="m"), **options)
     assert not (tmp_path / "out").exists()
 
 

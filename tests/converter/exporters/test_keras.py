@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paritygate.converter.bundle import read_bundle
+from paritygate.converter.bundle import Bundle, read_bundle
+from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments import export_source
 from paritygate.converter.errors import (
     ExportError,
@@ -138,7 +139,7 @@ def test_a_saved_model_is_exported_from_here_through_the_environment(
     bundle = export_source(
         str(zoo / "files" / file),
         tmp_path / "digits",
-        name="digits",
+        ExportConfig(name="digits"),
         on_event=lambda e: events.append(e.message),
     )
     assert str(bundle.signature) == _SIGNATURES["sequential"]
@@ -161,16 +162,22 @@ def test_weights_go_into_the_network_that_a_factory_builds(
         "def wrong():\n    import keras as k\n    return k.Sequential([k.Input((3,)), k.layers.Dense(2)])\n\n"
         "def nothing():\n    return None\n"
     )
-    options: dict[str, Any] = {"name": "digits", "framework": "keras"}
-    bundle = export_source("digits.weights.h5", tmp_path / "own", factory="digits_net:build", **options)
+
+    def export(out: str, factory: str) -> Bundle:
+        config = ExportConfig(name="digits", factory=factory)
+        return export_source("digits.weights.h5", tmp_path / out, config, framework="keras")
+
+    bundle = export("own", "digits_net:build")
     assert bundle.manifest["weights"]["selection"] == "weights of the file in digits_net:build"
-    whole = export_source(str(zoo / "files" / "digits.keras"), tmp_path / "whole", name="digits")
+    whole = export_source(
+        str(zoo / "files" / "digits.keras"), tmp_path / "whole", ExportConfig(name="digits")
+    )
     for one, other in zip(bundle.probes(), whole.probes(), strict=True):
         np.testing.assert_array_equal(one.outputs["probs"], other.outputs["probs"])
     with pytest.raises(SourceError, match="do not fit the model that digits_net:wrong builds"):
-        export_source("digits.weights.h5", tmp_path / "w", factory="digits_net:wrong", **options)
+        export("w", "digits_net:wrong")
     with pytest.raises(FactoryError, match=r"digits_net:nothing gave a NoneType; expected a keras\.Model"):
-        export_source("digits.weights.h5", tmp_path / "n", factory="digits_net:nothing", **options)
+        export("n", "digits_net:nothing")
 
 
 @pytest.mark.real
@@ -179,11 +186,12 @@ def test_a_planted_payload_runs_only_where_it_is_trusted(file: str, zoo: Path, t
     marker = zoo / "files" / "payload-ran"
     assert not marker.exists()
     with pytest.raises(UnsafeSource, match=r"code in layer 'planted' \(a lambda\).*--trust") as refusal:
-        export_source(str(zoo / "files" / file), tmp_path / "out", name="planted")
+        export_source(str(zoo / "files" / file), tmp_path / "out", ExportConfig(name="planted"))
     assert "\n" not in str(refusal.value)
     assert not marker.exists()
     assert not (tmp_path / "out").exists()
-    bundle = export_source(str(zoo / "files" / file), tmp_path / "trusted", name="planted", trust=True)
+    trusting = ExportConfig(name="planted", trust=True)
+    bundle = export_source(str(zoo / "files" / file), tmp_path / "trusted", trusting)
     assert marker.exists(), "the payload does nothing, so this test shows nothing"
     marker.rmdir()
     assert validate_bundle(bundle).verdict == "pass"

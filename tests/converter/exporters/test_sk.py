@@ -36,6 +36,7 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from paritygate.converter.bundle import Bundle, Probe
+from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments import export_source
 from paritygate.converter.errors import (
     ExportError,
@@ -367,7 +368,7 @@ def test_columns_of_mixed_types_are_inputs_of_their_own(
         "    return make_pipeline(columns, LogisticRegression()).fit(frame, dear), frame.head(6)\n"
     )
     bundle = export_source(
-        "houses:build", tmp_path / "bundle", name="houses", framework="sklearn", isolated=True
+        "houses:build", tmp_path / "bundle", ExportConfig(name="houses"), framework="sklearn", isolated=True
     )
     assert str(bundle.signature) == (
         "(area: float32[batch, 1], rooms: int64[batch, 1], town: string[batch, 1]) "
