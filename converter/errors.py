@@ -5,6 +5,7 @@ ConverterError
 │   ├── SourceNotFound     no such checkpoint, file or module
 │   ├── UnsafeSource       opening it could run code; needs --trust
 │   └── FactoryError       the user's factory is missing or raised
+│       └── FrameworkMissing   it needs a framework that is not installed here
 ├── ExportError            the model cannot become ONNX
 │   └── UnsupportedOperator  an operator has no ONNX form; names it and the module that uses it
 ├── BundleError            a bundle cannot be written or read
@@ -37,6 +38,18 @@ class UnsafeSource(SourceError):
 
 class FactoryError(SourceError):
     """The user's factory is missing, raised, or did not give a model."""
+
+
+class FrameworkMissing(FactoryError):
+    """A factory needs a framework that is not installed here.
+
+    Attributes:
+        exporter: The exporter in whose environment the framework is.
+    """
+
+    def __init__(self, message: str, *, exporter: str) -> None:
+        super().__init__(message)
+        self.exporter = exporter
 
 
 class ExportError(ConverterError):

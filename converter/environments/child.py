@@ -17,7 +17,7 @@ from paritygate.converter.environments.processes import CHANNEL_VARIABLE
 from paritygate.converter.environments.protocol import encode, encode_error
 from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.errors import ConverterError, EnvironmentFailure
-from paritygate.converter.exporters import get_exporter
+from paritygate.converter.exporters import detect, get_exporter
 
 BUNDLE_NAME = "bundle"
 
@@ -45,8 +45,8 @@ def main(workspace: Path) -> None:
 
 
 def _export(request: ExportRequest, workspace: Path, channel: _Channel) -> str:
-    exporter = get_exporter(request.exporter)
-    channel.send(encode("progress", message=f"starting exporter '{request.exporter}'"))
+    exporter = get_exporter(request.exporter or detect(request.source))
+    channel.send(encode("progress", message=f"starting exporter '{exporter.name}'"))
     versions = exporter.versions()
     made_by = f"{versions.framework} {versions.framework_version}"
     channel.send(encode("progress", message=f"exporting {request.source} with {made_by}"))
@@ -57,7 +57,7 @@ def _export(request: ExportRequest, workspace: Path, channel: _Channel) -> str:
 def _unexpected(request: ExportRequest, error: Exception) -> EnvironmentFailure:
     said = (str(error).strip().splitlines() or [""])[0]
     return EnvironmentFailure(
-        f"exporter '{request.exporter}' failed on {request.source} in a way that it does not know: "
+        f"exporter '{request.exporter or 'unknown'}' failed on {request.source} in a way that it does not know: "
         f"{type(error).__name__}: {said}",
         detail=traceback.format_exc()[-4000:],
     )

@@ -29,12 +29,12 @@ class ExportRequest:
     Attributes:
         source: A path or `module:factory`; a model in memory cannot go to another process.
         config: How to export it.
-        exporter: Name of the exporter.
+        exporter: Name of the exporter; None lets the child tell it from what a factory gives.
     """
 
     source: str
     config: ExportConfig
-    exporter: str
+    exporter: str | None
 
     def write(self, directory: Path) -> None:
         """Write the request into a directory.

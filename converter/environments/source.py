@@ -11,7 +11,9 @@ from paritygate.converter.environments.isolated import export_isolated
 from paritygate.converter.environments.protocol import Event, OnEvent
 from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec
-from paritygate.converter.exporters import detect, get_exporter
+from paritygate.converter.errors import FrameworkMissing
+from paritygate.converter.exporters import exporter_for
+from paritygate.converter.exporters.base import Exporter
 
 
 def export_source(
@@ -38,16 +40,34 @@ def export_source(
         ConverterError: Whatever hinders the export, as one line.
         ValueError: If an argument cannot be meant.
     """
-    exporter = get_exporter(framework if framework is not None else detect(source))
+    try:
+        exporter = exporter_for(source, framework)
+    except FrameworkMissing as missing:
+        return _export_where_it_is(missing, source, directory, config, on_event)
     spec = _environment_of(exporter.name)
-    apart = isolated if isolated is not None else spec is not None and not _can_export_here(spec)
+    apart = isolated if isolated is not None else spec is not None and not _can_export_here(exporter, spec)
     if not apart:
         return exporter.export(source, Path(directory), config)
     exporter.refuse_early(source, config)
     if on_event is not None and spec is not None and isolated is None:
-        on_event(Event("progress", f"{_why_apart(spec)}: exporting in its own environment"))
+        on_event(Event("progress", f"{_why_apart(exporter, spec)}: exporting in its own environment"))
     return export_isolated(
         exporter.name, ExportRequest(source, config, exporter.name), Path(directory), on_event
+    )
+
+
+def _export_where_it_is(
+    missing: FrameworkMissing,
+    source: str,
+    directory: str | Path,
+    config: ExportConfig,
+    on_event: OnEvent | None,
+) -> Bundle:
+    """Export a factory whose framework is not here; what it gives is told where it can be built."""
+    if _environment_of(missing.exporter) is None:
+        raise missing
+    return export_isolated(
+        missing.exporter, ExportRequest(source, config, exporter=None), Path(directory), on_event
     )
 
 
@@ -55,15 +75,16 @@ def _environment_of(exporter: str) -> EnvironmentSpec | None:
     return next((spec for spec in SPECS.values() if exporter in spec.exporters), None)
 
 
-def _can_export_here(spec: EnvironmentSpec) -> bool:
-    return not spec.always_isolated and _is_installed(spec)
+def _can_export_here(exporter: Exporter, spec: EnvironmentSpec) -> bool:
+    return not spec.always_isolated and not _missing(exporter, spec)
 
 
-def _why_apart(spec: EnvironmentSpec) -> str:
+def _why_apart(exporter: Exporter, spec: EnvironmentSpec) -> str:
     if spec.always_isolated:
         return f"{spec.name} never shares a process with paritygate's own packages"
-    return f"{spec.name} is not installed here"
+    return f"{_missing(exporter, spec)[0]} is not installed here"
 
 
-def _is_installed(spec: EnvironmentSpec) -> bool:
-    return all(importlib.util.find_spec(module) is not None for module in spec.modules)
+def _missing(exporter: Exporter, spec: EnvironmentSpec) -> list[str]:
+    """What the exporter needs and cannot import here; the environment's own list may hold other frameworks."""
+    return [name for name in exporter.modules or spec.modules if importlib.util.find_spec(name) is None]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paritygate.converter.checkpoints.factories import build, is_factory
+from paritygate.converter.checkpoints.sniffing import refuse_foreign
 from paritygate.converter.config import EXTERNAL_DATA_THRESHOLD_BYTES, ExportConfig
-from paritygate.converter.errors import SourceError
+from paritygate.converter.exporters.detection import detect
 from paritygate.converter.types import Feeds
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ EXPORTERS: dict[str, str] = {
 }
 """Name of a framework -> `module:class` of its exporter."""
 
-__all__ = ["EXPORTERS", "detect", "export_model", "get_exporter"]
+__all__ = ["EXPORTERS", "detect", "export_model", "exporter_for", "get_exporter"]
 
 
 def get_exporter(name: str) -> Exporter:
@@ -42,26 +42,19 @@ def get_exporter(name: str) -> Exporter:
     return exporter
 
 
-def detect(source: Any) -> str:
-    """The framework that a source belongs to, told from its type or its file name.
-
-    A `module:function` is built and told from what it gives, since its name says nothing.
+def exporter_for(source: Any, framework: str | None) -> Exporter:
+    """The exporter that a person named, or else the one that the source belongs to.
 
     Raises:
-        SourceError: If no exporter, or more than one, says that it is its own, or a factory cannot be built.
+        SourceError: If the source cannot be told, or is of a form that the named exporter does not read.
+        ValueError: If no exporter has the name.
     """
-    claims = [name for name in EXPORTERS if get_exporter(name).recognises(source)]
-    if not claims and is_factory(source):
-        return detect(build(source).model)
-    if len(claims) == 1:
-        return claims[0]
-    kind = f"a {type(source).__module__}.{type(source).__qualname__}"
-    shown = source if isinstance(source, str | Path) else kind
-    said = f"{claims} all read it" if claims else "no exporter knows it"
-    raise SourceError(
-        f"cannot tell the framework of {shown}: {said}. Name it (framework=, or --framework), "
-        f"one of {sorted(EXPORTERS)}."
-    )
+    if framework is None:
+        return get_exporter(detect(source))
+    exporter = get_exporter(framework)
+    if isinstance(source, str | Path):
+        refuse_foreign(source, framework)
+    return exporter
 
 
 def export_model(
@@ -133,5 +126,4 @@ def export_model(
         external_data_threshold_bytes=external_data_threshold_bytes,
         after_conversion=after_conversion,
     )
-    exporter = get_exporter(framework if framework is not None else detect(source))
-    return exporter.export(source, Path(directory), config)
+    return exporter_for(source, framework).export(source, Path(directory), config)

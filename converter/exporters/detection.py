@@ -1,0 +1,87 @@
+"""Which exporter a source belongs to: a model by its type, a file by its content, a factory by what it gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paritygate.converter.checkpoints.factories import build, is_factory
+from paritygate.converter.checkpoints.sniffing import look_at
+from paritygate.converter.errors import FactoryError, FrameworkMissing, SourceError, SourceNotFound
+
+FRAMEWORK_MODULES = {
+    "torch": "pytorch", "lightning": "pytorch", "pytorch_lightning": "pytorch", "transformers": "pytorch",
+    "keras": "keras", "tf_keras": "keras", "tensorflow": "tensorflow",
+    "jax": "jax", "flax": "jax", "mindspore": "mindspore", "paddle": "paddle",
+    "sklearn": "sklearn", "xgboost": "xgboost", "lightgbm": "lightgbm",
+}  # fmt: skip
+"""What training code imports -> the exporter in whose environment that can be imported."""
+
+
+def detect(source: Any) -> str:
+    """The name of the exporter that a source belongs to.
+
+    A `module:function` is built and told from what it gives, since its name says nothing.
+
+    Raises:
+        SourceError: If no exporter, or more than one, says that it is its own.
+        FactoryError: If a factory cannot be built.
+        FrameworkMissing: If it cannot be built because a framework is not installed here.
+    """
+    if is_factory(source) and not Path(source).exists():
+        return _detect_built(source)
+    if isinstance(source, str | Path):
+        return _detect_path(Path(source))
+    return _claimed(source, f"a {type(source).__module__}.{type(source).__qualname__}")
+
+
+def _detect_path(path: Path) -> str:
+    form = look_at(path)
+    if form is not None and form.exporters:
+        return form.exporters[0]
+    if form is not None:
+        raise SourceError(f"{path} is {form.words}. {form.advice}")
+    return _claimed(path, str(path))
+
+
+def _detect_built(factory: str) -> str:
+    try:
+        return detect(build(factory).model)
+    except FactoryError as error:
+        cause = error.__cause__
+        missing = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+        if missing not in FRAMEWORK_MODULES:
+            raise
+        raise FrameworkMissing(
+            f"factory {factory} needs {missing}, which is not installed here. Install it beside paritygate, or "
+            f"run `paritygate export`, which uses an environment of its own.",
+            exporter=FRAMEWORK_MODULES[missing],
+        ) from error
+
+
+def _claimed(source: Any, shown: str) -> str:
+    from paritygate.converter.exporters import EXPORTERS, get_exporter
+
+    claims = [name for name in EXPORTERS if get_exporter(name).recognises(source)]
+    if len(claims) == 1:
+        return claims[0]
+    if isinstance(source, Path) and not source.exists() and not claims:
+        raise SourceNotFound(
+            f"there is no file {shown}; expected a checkpoint, a saved model, or module:factory."
+        )
+    said = f"{claims} all read it" if claims else _what_it_is_not(source)
+    raise SourceError(
+        f"cannot tell the framework of {shown}: {said}. Name it (framework=, or --framework), "
+        f"one of {sorted(EXPORTERS)}."
+    )
+
+
+def _what_it_is_not(source: Any) -> str:
+    if not isinstance(source, Path):
+        return "no exporter knows it"
+    if source.is_dir():
+        names = sorted(entry.name for entry in source.iterdir())
+        return f"it is a folder with {', '.join(names[:4])} ..." if names else "it is an empty folder"
+    with source.open("rb") as file:
+        head = file.read(8)
+    return f"it begins with {head!r}, as no form that is known" if head else "it is empty"
