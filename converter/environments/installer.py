@@ -23,8 +23,10 @@ PIP_ARGUMENTS_VARIABLE = "PARITYGATE_PIP_ARGS"
 _TRIAL = """
 import importlib, importlib.metadata, json, sys
 pins, modules = json.loads(sys.argv[1])
+def is_pinned(found, pin):  # a build such as 2.13.0+cpu is that release, as it is for pip
+    return found == pin or found.partition("+")[0] == pin
 wrong = [f"{name} {found} instead of {pin}" for name, pin in pins.items()
-         if (found := importlib.metadata.version(name)) != pin]
+         if not is_pinned(found := importlib.metadata.version(name), pin)]
 if wrong:
     sys.exit("installed " + ", ".join(wrong))
 for module in modules:

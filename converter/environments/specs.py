@@ -56,14 +56,17 @@ class EnvironmentSpec:
 
 
 SPECS: dict[str, EnvironmentSpec] = {
+    "pytorch": EnvironmentSpec(name="pytorch", exporters=("pytorch",), modules=("torch", "onnxscript")),
     "tensorflow": EnvironmentSpec(
         name="tensorflow",
         exporters=("keras",),
         modules=("tensorflow", "keras", "tf2onnx"),
         variables={"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
     ),
-    "sklearn": EnvironmentSpec(
-        name="sklearn", exporters=("sklearn",), modules=("sklearn", "skl2onnx", "joblib")
+    "trees": EnvironmentSpec(
+        name="trees",
+        exporters=("sklearn",),
+        modules=("sklearn", "skl2onnx", "joblib", "pandas", "xgboost", "lightgbm"),
     ),
     "paddle": EnvironmentSpec(name="paddle", exporters=("paddle",), modules=("paddle", "paddle2onnx")),
 }
