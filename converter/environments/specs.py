@@ -59,7 +59,7 @@ SPECS: dict[str, EnvironmentSpec] = {
     "pytorch": EnvironmentSpec(name="pytorch", exporters=("pytorch",), modules=("torch", "onnxscript")),
     "tensorflow": EnvironmentSpec(
         name="tensorflow",
-        exporters=("keras",),
+        exporters=("keras", "tensorflow"),
         modules=("tensorflow", "keras", "tf2onnx"),
         variables={"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
     ),

@@ -201,9 +201,15 @@ class SourceModel(abc.ABC):
 
 
 class Exporter(abc.ABC):
-    """Turns sources of one framework into bundles."""
+    """Turns sources of one framework into bundles.
+
+    Attributes:
+        name: Its key in `EXPORTERS`.
+        modules: What must be importable to export in this process; empty for whatever its environment holds.
+    """
 
     name: ClassVar[str]
+    modules: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def recognises(self, source: Any) -> bool:

@@ -56,6 +56,7 @@ class SklearnExporter(Exporter):
     """Exports fitted scikit-learn estimators and pipelines."""
 
     name = "sklearn"
+    modules = ("sklearn", "skl2onnx", "joblib")
 
     def recognises(self, source: Any) -> bool:
         """A `.joblib`, `.pkl` or `.pickle` path, or an estimator in memory."""

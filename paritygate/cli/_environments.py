@@ -10,7 +10,7 @@ import typer
 from paritygate.cli._output import out, print_json
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines for people.")]
-Framework = Annotated[str, typer.Argument(help="tensorflow, sklearn, ...")]
+Framework = Annotated[str, typer.Argument(help="tensorflow, trees, ...")]
 
 
 def register(app: typer.Typer) -> None:

@@ -12,13 +12,21 @@ import pytest
 from paritygate.converter.bundle import Bundle, read_bundle
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments import export_source
+from paritygate.converter.environments.specs import find_spec
 from paritygate.converter.errors import ConverterError
 from paritygate.converter.parity.validate import validate_bundle
 from paritygate.converter.runtime.onnxruntime import open_session
 from support.environments import real_environment, run_in
 from support.shared import shared_dir
 
-_EXPORTER = {"tensorflow": "keras", "keras": "keras", "sklearn": "sklearn", "scikit-learn": "sklearn"}
+_EXPORTER = {
+    "tensorflow": "keras",
+    "keras": "keras",
+    "sklearn": "sklearn",
+    "scikit-learn": "sklearn",
+    "xgboost": "xgboost",
+    "lightgbm": "lightgbm",
+}
 _HANDED = Path(__file__).parents[1] / "support" / "handed_case.py"
 
 
@@ -44,7 +52,7 @@ def test_case_ends_in_one_of_its_right_ways(
     case = runpy.run_path(str(path))
     exporter = _EXPORTER[case["CASE"]["framework"]]
     expect: dict[str, Any] = case["expect"]
-    environment = real_environment("tensorflow" if exporter == "keras" else "sklearn")
+    environment = real_environment(find_spec(exporter).name)
     run_in(environment, _HANDED, path, tmp_path, folder=tmp_path)
     described = np.load(tmp_path / "described.npz", allow_pickle=False)
     monkeypatch.chdir(tmp_path)

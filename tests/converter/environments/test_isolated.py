@@ -34,7 +34,7 @@ _FACTORY = "made_for_isolation:build"
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory in which `sklearn` exports run with this interpreter as the framework's environment."""
-    this_interpreter_as("sklearn", tmp_path / "environments", monkeypatch)
+    this_interpreter_as("trees", tmp_path / "environments", monkeypatch)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"
@@ -58,7 +58,7 @@ def _fitted() -> LogisticRegression:
 def test_a_bundle_comes_back_verified_and_nothing_else_is_left(here: Path) -> None:
     joblib.dump(_fitted(), here / "iris.joblib")
     events: list[Event] = []
-    bundle = export_isolated("sklearn", _request("iris.joblib", trust=True), here / "out", events.append)
+    bundle = export_isolated("trees", _request("iris.joblib", trust=True), here / "out", events.append)
     assert bundle.path == here / "out"
     assert read_bundle(bundle.path).digest == bundle.digest
     assert bundle.manifest["framework"]["name"] == "scikit-learn"
@@ -78,7 +78,7 @@ def test_the_environment_gives_the_bundle_that_this_process_gives(here: Path) ->
 def test_a_pickle_is_refused_in_the_child_too(here: Path) -> None:
     joblib.dump(_fitted(), here / "iris.joblib")
     with pytest.raises(UnsafeSource, match=r"iris\.joblib is a pickle.*--trust"):
-        export_isolated("sklearn", _request("iris.joblib"), here / "out")
+        export_isolated("trees", _request("iris.joblib"), here / "out")
     assert not (here / "out").exists()
 
 
@@ -95,7 +95,7 @@ def test_a_pickle_is_refused_in_the_child_too(here: Path) -> None:
         (
             "print('torn'); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGSEGV)",
             EnvironmentFailure,
-            r"exporting made_for_isolation:build in environment 'sklearn': the child was killed by SIGSEGV; "
+            r"exporting made_for_isolation:build in environment 'trees': the child was killed by SIGSEGV; "
             r"its last line: torn",
         ),
         ("os._exit(0)", EnvironmentFailure, "the child ended with exit code 0"),
@@ -108,7 +108,7 @@ def test_a_bad_end_is_one_clear_line_and_leaves_nothing(
 ) -> None:
     _write_factory(here, body)
     with pytest.raises(kind, match=match) as failure:
-        export_isolated("sklearn", _request(), here / "out", memory_bytes=2**30)
+        export_isolated("trees", _request(), here / "out", memory_bytes=2**30)
     assert "\n" not in str(failure.value)
     assert {path.name for path in here.iterdir()} <= {"made_for_isolation.py", "__pycache__"}
 
@@ -127,7 +127,7 @@ def test_a_hanging_child_is_killed_with_what_it_started(here: Path) -> None:
     with pytest.raises(
         EnvironmentFailure, match="the child was stopped because it took longer than"
     ) as failure:
-        export_isolated("sklearn", _request(), here / "out", timeout_s=5)
+        export_isolated("trees", _request(), here / "out", timeout_s=5)
     _assert_gone(int(failure.value.detail.splitlines()[-1]))
 
 
@@ -136,7 +136,7 @@ def test_nothing_that_is_printed_is_taken_for_the_protocol(here: Path) -> None:
     printed = f"print({forged!r}, flush=True); print({forged!r}, file=sys.stderr, flush=True)"
     _write_factory(here, f"{printed}; os._exit(0)")
     with pytest.raises(EnvironmentFailure, match="the child ended with exit code 0"):
-        export_isolated("sklearn", _request(), here / "out")
+        export_isolated("trees", _request(), here / "out")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_lies_on_the_channel_give_no_bundle(here: Path, line: str, match: str) -
         """,
     )
     with pytest.raises((EnvironmentFailure, BundleError), match=match):
-        export_isolated("sklearn", _request(), here / "out")
+        export_isolated("trees", _request(), here / "out")
     assert not (here / "out").exists()
 
 
@@ -180,25 +180,25 @@ def test_nothing_of_this_environment_but_our_package_reaches_the_child(
         """,
     )
     with pytest.raises(EnvironmentFailure) as failure:
-        export_isolated("sklearn", _request(), here / "out")
+        export_isolated("trees", _request(), here / "out")
     assert failure.value.detail.splitlines()[-1] == "1 ['paritygate'] None"
 
 
 def test_an_existing_directory_is_refused_before_anything_starts(here: Path) -> None:
     (here / "out").mkdir()
     with pytest.raises(BundleError, match="exists already; a bundle is never overwritten"):
-        export_isolated("sklearn", _request(), here / "out")
+        export_isolated("trees", _request(), here / "out")
 
 
 def test_a_place_that_cannot_be_written_is_named(here: Path) -> None:
     (here / "file").touch()
     with pytest.raises(BundleError, match="file/inside/out cannot be written"):
-        export_isolated("sklearn", _request(), here / "file" / "inside" / "out")
+        export_isolated("trees", _request(), here / "file" / "inside" / "out")
 
 
 def test_a_missing_source_is_told_by_the_exporter(here: Path) -> None:
     with pytest.raises(SourceNotFound, match=r"there is no file absent\.joblib"):
-        export_isolated("sklearn", _request("absent.joblib", trust=True), here / "out")
+        export_isolated("trees", _request("absent.joblib", trust=True), here / "out")
 
 
 def test_the_child_dies_with_us_and_the_next_export_clears_what_is_left(here: Path) -> None:
@@ -208,7 +208,7 @@ def test_the_child_dies_with_us_and_the_next_export_clears_what_is_left(here: Pa
         "from paritygate.converter.config import ExportConfig\n"
         "from paritygate.converter.environments import ExportRequest, export_isolated\n"
         f"request = ExportRequest({_FACTORY!r}, ExportConfig(name='iris'), 'sklearn')\n"
-        "export_isolated('sklearn', request, Path('out'))\n"
+        "export_isolated('trees', request, Path('out'))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", ours], cwd=here)
     _wait_for(lambda: (here / "started").exists() and (here / "started").read_text() != "")
@@ -219,7 +219,7 @@ def test_the_child_dies_with_us_and_the_next_export_clears_what_is_left(here: Pa
     assert [path.name for path in here.glob(".out.isolated-*")]
     _write_factory(here, "os._exit(1)")
     with pytest.raises(EnvironmentFailure, match="exit code 1"):
-        export_isolated("sklearn", _request(), here / "out")
+        export_isolated("trees", _request(), here / "out")
     assert not list(here.glob(".out.isolated-*"))
 
 

@@ -350,7 +350,7 @@ def test_columns_of_mixed_types_are_inputs_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fitted on a data frame, which the real environment has and this one need not."""
-    real_environment("sklearn")
+    real_environment("trees")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "houses.py").write_text(
         "import numpy as np, pandas as pd\n"

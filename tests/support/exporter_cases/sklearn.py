@@ -25,7 +25,7 @@ def _sklearn_demoted() -> tuple[Any, dict[str, Any]]:
 
 CASES = ExporterCases(
     module="sklearn",
-    environment="sklearn",
+    environment="trees",
     ranks={"rank2": _sklearn_classifier},
     demoted=_sklearn_demoted,
     guarded=_sklearn_classifier,
