@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
-import json
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paritygate.converter.environments.pins import Pin, canonical, read_pins
 from paritygate.converter.environments.processes import Ended, run_supervised
 from paritygate.converter.environments.specs import EnvironmentSpec
 from paritygate.converter.errors import EnvironmentFailure
 
 PIP_ARGUMENTS_VARIABLE = "PARITYGATE_PIP_ARGS"
 
-# Reads the pins as installed and imports each module once, so that a wheel that does not fit this machine
-# is found here and not in the middle of a user's export.
-_TRIAL = """
-import importlib, importlib.metadata, json, sys
-pins, modules = json.loads(sys.argv[1])
-def is_pinned(found, pin):  # a build such as 2.13.0+cpu is that release, as it is for pip
-    return found == pin or found.partition("+")[0] == pin
-wrong = [f"{name} {found} instead of {pin}" for name, pin in pins.items()
-         if not is_pinned(found := importlib.metadata.version(name), pin)]
-if wrong:
-    sys.exit("installed " + ", ".join(wrong))
-for module in modules:
-    importlib.import_module(module)
-"""
+# Imports each module once, so that a wheel that does not fit this machine is found here and not in the middle of
+# a user's export.
+_TRIAL = "import importlib, sys; [importlib.import_module(module) for module in sys.argv[1:]]"
 
 # The environment's own Python runs our pip: nothing but the pins is installed there, and no pip of its own costs
 # its seconds.
@@ -111,10 +101,11 @@ def install(
         tell=True,
     )
     shutil.rmtree(pip_home)
+    _check_installed(spec, directory, pins)
     progress(f"importing {', '.join(spec.modules)} once")
     builder.run(
         f"importing {', '.join(spec.modules)}",
-        [python, "-I", "-c", _TRIAL, json.dumps([pins, spec.modules])],
+        [python, "-I", "-c", _TRIAL, *spec.modules],
         f"The pinned packages do not run on this machine; see {spec.requirements}.",
     )
 
@@ -133,17 +124,46 @@ def _lend_pip(spec: EnvironmentSpec, directory: Path) -> Path:
     return home
 
 
-def read_pins(requirements: Path) -> dict[str, str]:
-    """The `name==version` lines of a requirements file."""
-    lines = (line.split("#")[0].strip() for line in requirements.read_text("utf-8").splitlines())
-    return dict(line.split("==", 1) for line in lines if line)
+def _check_installed(spec: EnvironmentSpec, directory: Path, pins: Mapping[str, Pin]) -> None:
+    """An option in pip.conf can make pip install something else than it was asked to."""
+    found = installed(directory)
+    wrong = [
+        f"{pin.name} {found.get(pin.name, 'not at all')} instead of {pin.version}"
+        for pin in pins.values()
+        if not pin.is_met_by(found.get(pin.name, ""))
+    ]
+    if wrong:
+        raise EnvironmentFailure(
+            f"environment '{spec.name}' cannot be built: pip installed {', '.join(wrong)}. "
+            f"Check pip's settings (pip.conf, PIP_* variables or {PIP_ARGUMENTS_VARIABLE})."
+        )
+
+
+def installed(directory: Path) -> dict[str, str]:
+    """Version of each distribution that lies in an environment, by its canonical name."""
+    packages = [str(folder) for folder in directory.glob("lib/python*/site-packages")]
+    return {
+        canonical(distribution.metadata["Name"]): distribution.version
+        for distribution in importlib.metadata.distributions(path=packages)
+    }
 
 
 def _pip_arguments(spec: EnvironmentSpec) -> list[str]:
-    # The file is complete, so pip need not resolve; wheels only, so installing runs nobody's set-up code.
-    fixed = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
+    # The file is complete, so pip need not resolve; wheels only, so installing runs nobody's set-up code; and only
+    # wheels whose bytes are the locked ones.
+    fixed = [
+        "--no-deps",
+        *(["--require-hashes"] if _is_locked(spec) else []),
+        "--only-binary=:all:",
+        "--no-input",
+        "--disable-pip-version-check",
+    ]
     fixed += ["--progress-bar=off", "-r", str(spec.requirements)]
     return [*fixed, *shlex.split(os.environ.get(PIP_ARGUMENTS_VARIABLE, ""))]
+
+
+def _is_locked(spec: EnvironmentSpec) -> bool:
+    return any(pin.hashes for pin in read_pins(spec.requirements).values())
 
 
 def _clean_environment() -> dict[str, str]:

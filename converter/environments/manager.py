@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paritygate.converter.environments.installer import Progress, install, read_pins
+from paritygate.converter.environments.installer import Progress, install
+from paritygate.converter.environments.pins import read_pins
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec, environments_dir, find_spec
 from paritygate.converter.errors import EnvironmentFailure
 
@@ -154,7 +155,7 @@ def _write_marker(spec: EnvironmentSpec, build_seconds: float) -> None:
     marker: dict[str, Any] = {
         "schema": MARKER_SCHEMA,
         "name": spec.name,
-        "packages": read_pins(spec.requirements),
+        "packages": {pin.name: pin.version for pin in read_pins(spec.requirements).values()},
         "build_seconds": round(build_seconds, 1),
     }
     os.sync()  # the marker must not reach the disk before what it vouches for

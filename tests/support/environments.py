@@ -48,7 +48,7 @@ class TinyIndex:
         self._requirements = folder / "tiny.txt"
         monkeypatch.setattr(EnvironmentSpec, "requirements", property(lambda _spec: self._requirements))
         monkeypatch.setitem(SPECS, "tiny", EnvironmentSpec("tiny", ("tiny-exporter",), ("tinyframework",)))
-        self.pin("tinyframework==1.0")
+        self.pin("tinyframework==1.0")  # not locked: what `offer` writes decides
 
     @property
     def spec(self) -> EnvironmentSpec:
