@@ -24,6 +24,7 @@ EXPORTERS: dict[str, str] = {
     "pytorch": "paritygate.converter.exporters.pytorch:PyTorchExporter",
     "keras": "paritygate.converter.exporters.keras:KerasExporter",
     "sklearn": "paritygate.converter.exporters.sk:SklearnExporter",
+    "onnx": "paritygate.converter.exporters.onnx_file:OnnxFileExporter",
 }
 """Name of a framework -> `module:class` of its exporter."""
 

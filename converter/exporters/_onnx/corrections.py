@@ -1,0 +1,79 @@
+"""Operators that onnx's reference evaluator computes otherwise than ONNX says, computed as ONNX says.
+
+Each is here because a real file met it, with the place in the standard that decides. They are written with numpy
+alone, like the evaluator's own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import defs
+from onnx.reference.op_run import OpRun
+
+from paritygate.converter.types import Array
+
+_FLATTENS_BEFORE = 13
+"""Before this opset, Softmax and its kin took all axes from `axis` on as one. The evaluator knows only the later
+meaning. Source: onnx/docs/Changelog.md, Softmax-11 and Softmax-13."""
+
+
+class _OverAxes(OpRun):
+    """Softmax and its kin in the meaning of the opset that the graph is written in."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, axis: int | None = None) -> tuple[Array]:
+        old = self.run_params["opsets"].get("", defs.onnx_opset_version()) < _FLATTENS_BEFORE
+        given = {attribute.name: attribute.i for attribute in self.onnx_node.attribute}.get("axis")
+        chosen = given if given is not None else (1 if old else -1)
+        if x.size == 0:
+            return (x,)
+        if not old:
+            return (self._over(x, chosen),)
+        first = chosen + x.ndim if chosen < 0 else chosen
+        rows = x.reshape(int(np.prod(x.shape[:first], dtype=np.int64)), -1)
+        return (self._over(rows, 1).reshape(x.shape),)
+
+    def _over(self, x: Array, axis: int) -> Array:
+        raise NotImplementedError
+
+
+class Softmax(_OverAxes):
+    """exp(x) over its own sum."""
+
+    def _over(self, x: Array, axis: int) -> Array:
+        grown = np.exp(x - x.max(axis=axis, keepdims=True))
+        return np.asarray(grown / grown.sum(axis=axis, keepdims=True)).astype(x.dtype)
+
+
+class LogSoftmax(_OverAxes):
+    """The logarithm of Softmax."""
+
+    def _over(self, x: Array, axis: int) -> Array:
+        moved = x - x.max(axis=axis, keepdims=True)
+        return np.asarray(moved - np.log(np.exp(moved).sum(axis=axis, keepdims=True))).astype(x.dtype)
+
+
+class Hardmax(_OverAxes):
+    """One for the first of the largest values, else zero."""
+
+    def _over(self, x: Array, axis: int) -> Array:
+        picked = np.zeros_like(x)
+        np.put_along_axis(picked, np.expand_dims(x.argmax(axis=axis), axis), x.dtype.type(1), axis=axis)
+        return picked
+
+
+class GlobalMaxPool(OpRun):
+    """The largest value over all axes after the first two.
+
+    The evaluator takes the last two axes instead, which is the same for pictures only. Source:
+    onnx/docs/Operators.md, GlobalMaxPool.
+    """
+
+    op_domain = ""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.asarray(x.max(axis=tuple(range(2, x.ndim)), keepdims=True)),)
+
+
+CORRECTIONS: list[type[OpRun]] = [Softmax, LogSoftmax, Hardmax, GlobalMaxPool]
