@@ -226,7 +226,7 @@ def test_compressed_body_is_read(gateway: Gateway) -> None:
     body = json.dumps(document("FP32", [1.0])).encode()
     bare = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     for encoding, packed in {
-        "gzip": gzip.compress(body[:20]) + gzip.compress(body[20:]),
+        "gzip": gzip.compress(body[:20], mtime=0) + gzip.compress(body[20:]),
         "deflate": zlib.compress(body),
         "DEFLATE": bare.compress(body) + bare.flush(),
     }.items():
@@ -240,8 +240,8 @@ def test_compressed_body_is_read(gateway: Gateway) -> None:
         ("gzip", gzip.compress(bytes(50_000_000)), 413, f"more than the {LIMIT} bytes"),
         ("deflate", zlib.compress(bytes(50_000_000)), 413, f"more than the {LIMIT} bytes"),
         ("gzip", b"no gzip", 400, "not valid gzip"),
-        ("gzip", gzip.compress(b"{}" * 100)[:-6], 400, "breaks off"),
-        ("gzip", gzip.compress(b"{}") + b"rest", 400, "not valid gzip"),
+        ("gzip", gzip.compress(b"{}" * 100, mtime=0)[:-6], 400, "breaks off"),
+        ("gzip", gzip.compress(b"{}", mtime=0) + b"rest", 400, "not valid gzip"),
         ("br", b"x", 501, "Content-Encoding 'br' is not known"),
         ("gzip, gzip", b"x", 501, "not known"),
     ],
