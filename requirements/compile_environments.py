@@ -105,6 +105,16 @@ ENVIRONMENTS: dict[str, Roots] = {
             "protobuf==7.36.2",
         )
     ),
+    "mindspore": Roots(
+        resolved=(
+            "mindspore==2.10.0",
+            "safetensors",
+            "onnx==1.23.2",
+            "ml-dtypes==0.7.0",
+            "numpy==2.4.6",
+            "protobuf==7.36.2",  # mindspore declares 7.34.1 or newer
+        )
+    ),
 }
 
 PYTHONS = ((3, 11), (3, 12), (3, 13))

@@ -68,6 +68,13 @@ SPECS: dict[str, EnvironmentSpec] = {
         exporters=("sklearn",),
         modules=("sklearn", "skl2onnx", "joblib", "pandas", "xgboost", "lightgbm"),
     ),
+    "mindspore": EnvironmentSpec(
+        name="mindspore",
+        exporters=("mindspore",),
+        modules=("mindspore",),
+        variables={"GLOG_v": "3"},
+        always_isolated=True,
+    ),
     "paddle": EnvironmentSpec(name="paddle", exporters=("paddle",), modules=("paddle", "paddle2onnx")),
 }
 """The environments by name; a new one is a line here and a file in `requirements/`."""
