@@ -2,6 +2,7 @@
 
     model.onnx [model.onnx.data]   bundle.json
     probes/test_data_set_<i>/input_<k>.pb, output_<k>.pb [, output_<k>.float64.pb]
+    assets/...                                         what a client needs beside the model: a tokenizer, labels
     evidence/certificate.json [, summary.txt]          outside the digest
 
 `bundle.json` lists the digest of every other file, so its own sha256 names the whole bundle. Whatever is read
@@ -18,13 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paritygate.converter import _json
-from paritygate.converter._atomic import Written, atomic_directory, flush_file, write_file
+from paritygate.converter._atomic import CHUNK_BYTES, Written, atomic_directory, flush_file, write_file
 from paritygate.converter._probes import OmittedCase, Probe, read_probe, write_probes
 from paritygate.converter._sealed import SealedDirectory
 from paritygate.converter._stages import stage
 from paritygate.converter.errors import BundleCorrupt, BundleError, ModelInvalid
 from paritygate.converter.graph.external import gather_external_data, has_external_data
-from paritygate.converter.graph.inspect import external_locations, graph_signature, opsets, parse_model
+from paritygate.converter.graph.inspect import (
+    external_locations,
+    graph_signature,
+    is_contained,
+    opsets,
+    parse_model,
+)
 from paritygate.converter.parity.feeds import DEFAULT_SEED
 from paritygate.converter.schemas import check
 from paritygate.converter.types import DemotedDim, Signature, TensorSpec
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from paritygate.converter.parity.report import Certificate
 
 __all__ = [
+    "ASSETS_DIR",
     "CERTIFICATE_FILE",
     "DATA_FILE",
     "DEFAULT_BUDGET_BYTES",
@@ -53,6 +61,7 @@ SCHEMA = "paritygate.bundle/v1"
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
 MANIFEST_FILE = "bundle.json"
+ASSETS_DIR = "assets"
 EVIDENCE_DIR = "evidence"
 CERTIFICATE_FILE = f"{EVIDENCE_DIR}/certificate.json"
 SUMMARY_FILE = f"{EVIDENCE_DIR}/summary.txt"
@@ -86,6 +95,7 @@ class BundleDraft:
         omitted: Cases that the source could not answer.
         samples: Digest and figures of the user's samples, or None.
         notes: Anything a reader should know, one sentence each.
+        assets: Files that travel with the model, by their name below `assets/`; sealed as all others are.
     """
 
     name: str
@@ -105,6 +115,7 @@ class BundleDraft:
     omitted: Sequence[OmittedCase] = ()
     samples: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
+    assets: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -153,6 +164,19 @@ class Bundle:
             BundleCorrupt: If they are not those that were sealed.
         """
         return {DATA_FILE: self._sealed.read(DATA_FILE)} if DATA_FILE in self.manifest["files"] else {}
+
+    def asset_names(self) -> tuple[str, ...]:
+        """The names below `assets/`, in order."""
+        prefix = f"{ASSETS_DIR}/"
+        return tuple(sorted(n.removeprefix(prefix) for n in self.manifest["files"] if n.startswith(prefix)))
+
+    def asset(self, name: str) -> bytes:
+        """The verified bytes of a file below `assets/`.
+
+        Raises:
+            BundleCorrupt: If there is none, or it is not the sealed one.
+        """
+        return self._sealed.read(f"{ASSETS_DIR}/{name}")
 
     def probes(self) -> Iterator[Probe]:
         """The sealed probes in order, each read and verified when its turn comes.
@@ -307,6 +331,11 @@ def _check_draft(draft: BundleDraft) -> None:
         )
     if not draft.model_path.is_file():
         raise BundleError(f"there is no ONNX file {draft.model_path}.")
+    for name, source in draft.assets.items():
+        if not is_contained(name) or not source.is_file():
+            raise BundleError(
+                f"{source} cannot travel with the model as {name!r}; expected a file, and a plain relative name."
+            )
 
 
 def _fill(draft: BundleDraft, partial: Path) -> None:
@@ -327,6 +356,8 @@ def _fill(draft: BundleDraft, partial: Path) -> None:
     with stage("probes"):
         cases, over_budget, written = write_probes(draft.probes, draft.signature, partial, draft.budget_bytes)
     files |= written
+    for name, source in sorted(draft.assets.items()):
+        files[f"{ASSETS_DIR}/{name}"] = _copy(source, partial / ASSETS_DIR / name)
     manifest = {
         "schema": SCHEMA,
         "name": draft.name,
@@ -354,6 +385,19 @@ def _fill(draft: BundleDraft, partial: Path) -> None:
     except (TypeError, ValueError) as error:
         raise BundleError(f"the bundle's manifest would not be valid: {error}.") from error
     write_file(partial / MANIFEST_FILE, data)
+
+
+def _copy(source: Path, target: Path) -> Written:
+    """Copy a file's bytes, and nothing else of it, to a new file that is flushed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    with source.open("rb") as taken, target.open("xb") as given:
+        while chunk := taken.read(CHUNK_BYTES):
+            given.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+        flush_file(given)
+    return Written(digest.hexdigest(), size)
 
 
 def _digest(path: Path) -> Written:

@@ -1,58 +1,91 @@
-"""PyTorch files, opened so that nothing they carry is run: weights, training checkpoints, exported programs.
+"""PyTorch files, opened so that nothing they carry is run: weights, training checkpoints, programs, scripts.
 
-Only `torch.load(weights_only=True)` and safetensors read a file that is not trusted. `torch.export.load` is never
+A file that is not trusted is read as data (`torch_archive.py`), or by safetensors. `torch.export.load` is never
 called on one: where an archive is not what it expects it falls back to a plain unpickler, and runs what is in it.
+Nor is `torch.jit.load`: the code in a TorchScript archive runs while it is loaded (`__setstate__`) and when it is
+called, and may use operators that write and map files (`aten::save`, `aten::from_file`) or any that an extension
+registers, so no list of bad ones is ever whole.
 """
 
 from __future__ import annotations
 
-import difflib
 import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from paritygate.converter.checkpoints.factories import working_directory_on_path
+from paritygate.converter.checkpoints.inert_pickle import Stub
+from paritygate.converter.checkpoints.sniffing import Form, look_at
+from paritygate.converter.checkpoints.torch_archive import Archive, BadArchive, read_archive
+from paritygate.converter.checkpoints.torch_state import (
+    RAW_KEYS,
+    Checkpoint,
+    as_mapping,
+    has_weights,
+    is_module,
+)
 from paritygate.converter.errors import ExportError, SourceError, UnsafeSource
 
-RAW_KEYS = ("state_dict", "model_state_dict", "model_state", "model", "module", "network", "net", "weights")
-"""Keys under which training scripts keep the weights, the most telling first."""
-
-_EMA = re.compile(r"ema|averag|swa", re.IGNORECASE)
 _GLOBAL = re.compile(r"(?:GLOBAL|Unsupported class|Unsupported global:) (?:GLOBAL )?([\w.]+)")
-_SHOWN = 5
 
 
-@dataclass(frozen=True)
-class StateDict:
-    """Weights by name, and where in the file they were.
+def load_file(path: Path, *, trust: bool, whole: bool) -> Checkpoint:
+    """What a checkpoint holds; code that it names is run only with `trust`, and only where nothing else will do.
 
-    Attributes:
-        tensors: By name in the network.
-        selection: In words, for the manifest.
-        notes: What a reader should know of the choice.
-    """
-
-    tensors: dict[str, torch.Tensor]
-    selection: str
-    notes: tuple[str, ...] = ()
-
-
-def load_file(path: Path, *, trust: bool) -> Any:
-    """What a `.pt`, `.pth` or `.safetensors` file holds.
+    Args:
+        path: The file.
+        trust: Whether its code may be run.
+        whole: Whether a pickled network is wanted itself, since no factory builds one for its weights.
 
     Raises:
-        UnsafeSource: If reading it needs code that the file names; nothing was run.
+        UnsafeSource: If what is wanted needs code that the file names; nothing was run.
         SourceError: If it is no such file, or damaged.
     """
-    if path.suffix == ".safetensors":
-        return _load_safetensors(path)
+    if look_at(path) is Form.SAFETENSORS or path.suffix == ".safetensors":
+        return Checkpoint(path, _load_safetensors(path))
+    try:
+        archive = read_archive(path)
+    except BadArchive as error:
+        raise SourceError(_damaged(path, str(error))) from error
+    if any(
+        name.module.startswith("torch.") and name.name.startswith("_rebuild_") for name in archive.foreign
+    ):
+        return Checkpoint(path, _load_restricted(path, trust=trust))
+    needs_code = bool(archive.foreign) and not has_weights(archive.content)
+    if needs_code or (whole and _holds_module(archive.content)):
+        if not trust:
+            raise UnsafeSource(_unsafe(path, _asked_for(archive)))
+        return Checkpoint(path, _load_trusted(path, archive))
+    return Checkpoint(path, archive.content, archive)
+
+
+def whole_module(checkpoint: Checkpoint, key: str | None) -> torch.nn.Module | None:
+    """The network itself, where a trusted file holds one, alone or under one of the usual names."""
+    content = checkpoint.content
+    names = RAW_KEYS if key is None else (key,)
+    entries = [content[name] for name in names if name in content] if isinstance(content, dict) else [content]
+    return next((entry for entry in entries if isinstance(entry, torch.nn.Module)), None)
+
+
+def _holds_module(content: Any) -> bool:
+    entries = as_mapping(content)
+    return is_module(content) or any(is_module(entries.get(name)) for name in RAW_KEYS)
+
+
+def _asked_for(archive: Archive) -> str:
+    if not archive.foreign:
+        return ""
+    names = [str(archive.content)] if isinstance(archive.content, Stub) else sorted(map(str, archive.foreign))
+    return names[0]
+
+
+def _load_restricted(path: Path, *, trust: bool) -> Any:
+    """Kinds of tensors that only torch itself can build (sparse, quantised), through its own restricted reader."""
     try:
         with warnings.catch_warnings():
             # What torch says of odd pickles is said below, in one line, if the file cannot be read for it.
@@ -60,8 +93,9 @@ def load_file(path: Path, *, trust: bool) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if trust:
-            return _load_trusted(path)
-        raise UnsafeSource(_unsafe(path, str(error))) from error
+            return _load_trusted(path, None)
+        found = _GLOBAL.search(str(error))
+        raise UnsafeSource(_unsafe(path, found[1] if found else "")) from error
     except Exception as error:
         raise SourceError(_damaged(path, error)) from error
 
@@ -81,9 +115,12 @@ def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _load_trusted(path: Path) -> Any:
+def _load_trusted(path: Path, archive: Archive | None) -> Any:
     try:
         with working_directory_on_path():
+            if archive is not None and archive.is_bare:
+                with path.open("rb") as file:
+                    return pickle.load(file)  # noqa: S301 - the user said that it is their own
             return torch.load(path, map_location="cpu", weights_only=False)
     except ModuleNotFoundError as error:
         raise SourceError(
@@ -105,27 +142,21 @@ def _unpickled(path: Path, error: Exception) -> str:
     return _damaged(path, error)
 
 
-def _unsafe(path: Path, said: str) -> str:
-    found = _GLOBAL.search(said)
-    what = f"asks for {found[1]}" if found else "holds a pickle that is no plain dict of tensors"
+def _unsafe(path: Path, name: str) -> str:
+    what = f"asks for {name}" if name else "holds a pickle that is no plain dict of tensors"
     return (
         f"{path} {what}, which could run code that the file carries; it was not opened. Save "
         f"model.state_dict() and give a factory, or pass trust=True (--trust) if you made the file yourself."
     )
 
 
-def _damaged(path: Path, error: Exception) -> str:
-    text = str(error)
-    if "TorchScript" in text:
-        return (
-            f"{path} is a TorchScript archive, which torch.export cannot take; save model.state_dict() instead "
-            f"and give a factory."
-        )
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (
-        f"{path} cannot be read as a PyTorch file ({type(error).__name__}: {(lines or ['no text'])[0][:200]}); "
-        f"it is damaged, cut short, or of another kind."
-    )
+def _damaged(path: Path, error: Exception | str) -> str:
+    if isinstance(error, str):
+        said = error
+    else:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = f"{type(error).__name__}: {(lines or ['no text'])[0][:200]}"
+    return f"{path} cannot be read as a PyTorch file ({said}); it is damaged, cut short, or of another kind."
 
 
 def load_program(path: Path, *, trust: bool) -> torch.export.ExportedProgram:
@@ -157,170 +188,15 @@ def _carries(path: Path) -> str:
     return f"is an exported program{inside}"
 
 
-def select_state(content: Any, path: Path, key: str | None) -> StateDict:
-    """The weights inside what a file held: a plain state dict, or a training checkpoint that keeps one.
-
-    Args:
-        content: What `load_file` gave.
-        path: For messages.
-        key: The entry that the user asked for, dots for nested ones; None takes the raw weights.
+def load_script(path: Path) -> torch.jit.ScriptModule:
+    """The script in a TorchScript archive that the user trusts.
 
     Raises:
-        SourceError: If there are no weights, no such entry, or more than one that might be meant.
+        SourceError: If it is damaged, or needs what is not there.
     """
-    if key is not None:
-        return _named_state(content, path, key)
-    if is_state(content):
-        return StateDict(_tensors(content), "raw")
-    found = {name: value for name, value in _states(content).items() if not _EMA.search(name)}
-    averaged = [name for name in _states(content) if _EMA.search(name)]
-    raw = next((name for name in RAW_KEYS if name in found), None)
-    if raw is None and len(found) == 1:
-        raw = next(iter(found))
-    if raw is None:
-        raise SourceError(
-            f"{path} holds {_shape_of(content)}; expected a state dict, alone or under one of {list(RAW_KEYS)}. "
-            f"Name the entry that holds the weights (weights=)."
-        )
-    notes = [f"The weights are the checkpoint's entry {raw!r}."]
-    if averaged:
-        notes.append(
-            f"The checkpoint also holds averaged weights ({', '.join(averaged)}), which were not taken; "
-            f"pass weights={averaged[0]!r} for them."
-        )
-    return StateDict(_tensors(found[raw]), f"raw: checkpoint entry {raw}", tuple(notes))
-
-
-def _named_state(content: Any, path: Path, key: str) -> StateDict:
-    value = content
-    for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            raise SourceError(f"{path} has no entry {key!r}; it holds {_shape_of(content)}.")
-        value = value[part]
-    if not is_state(value):
-        raise SourceError(f"the entry {key!r} of {path} holds {_shape_of(value)}, no weights by name.")
-    kind = "ema" if _EMA.search(key) else "raw"
-    return StateDict(
-        _tensors(value), f"{kind}: checkpoint entry {key}", (f"The weights are the entry {key!r}.",)
-    )
-
-
-def is_state(value: Any) -> bool:
-    """Whether a value is weights by name: a dict of texts to tensors, with at least one."""
-    return (
-        isinstance(value, Mapping)
-        and any(isinstance(entry, torch.Tensor) for entry in value.values())
-        and all(isinstance(name, str) for name in value)
-        and all(
-            isinstance(entry, torch.Tensor) or name.endswith("_extra_state") for name, entry in value.items()
-        )
-    )
-
-
-def _states(content: Any) -> dict[str, Any]:
-    """Entries of a checkpoint that are weights, those of the optimizer excepted."""
-    if not isinstance(content, Mapping):
-        return {}
-    return {
-        str(name): value
-        for name, value in content.items()
-        if is_state(value) and not re.search(r"optim|scheduler|scaler", str(name), re.IGNORECASE)
-    }
-
-
-def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-
-
-def _shape_of(content: Any) -> str:
-    if isinstance(content, Mapping):
-        return f"a dict with the entries {[str(name) for name in list(content)[:12]]}"
-    return f"a {type(content).__name__}"
-
-
-def load_into(module: torch.nn.Module, state: StateDict, path: Path, factory: str) -> list[str]:
-    """Put weights into a network that a factory built, every one or none.
-
-    Names are tried as they are, then without the prefix that wrappers put before all of them (`module.` of
-    DistributedDataParallel, `_orig_mod.` of torch.compile, `model.` of Lightning).
-
-    Returns:
-        Sentences for the manifest.
-
-    Raises:
-        SourceError: If names or shapes differ; lists them with the nearest names.
-    """
-    expected = module.state_dict()
-    wanted = {name for name, value in expected.items() if isinstance(value, torch.Tensor)}
-    tensors, notes = _fit_names(state.tensors, wanted)
-    fault = _difference(tensors, expected, wanted)
-    if fault:
-        raise SourceError(
-            f"{path} does not fit the network of {factory}: {fault}. Use the factory it was trained with."
-        )
-    module.load_state_dict(tensors, strict=False)
-    return [*state.notes, *notes, *_casts(tensors, expected, wanted)]
-
-
-def _casts(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, Any], wanted: set[str]) -> list[str]:
-    pairs = {(tensors[name].dtype, expected[name].dtype) for name in wanted}
-    texts = sorted(
-        f"{given} in the checkpoint were cast to the network's {own}" for given, own in pairs if given != own
-    )
-    return [f"Weights that are {text.replace('torch.', '')}." for text in texts]
-
-
-def _fit_names(
-    tensors: dict[str, torch.Tensor], wanted: set[str]
-) -> tuple[dict[str, torch.Tensor], list[str]]:
-    if wanted <= set(tensors) or not wanted:
-        return tensors, []
-    plain = {name.replace("_orig_mod.", ""): value for name, value in tensors.items()}
-    if len(plain) == len(tensors) and wanted <= set(plain):
-        return plain, ["Names in the checkpoint lost the prefix '_orig_mod.'."]
-    for prefix in _prefixes(plain, wanted):
-        inside = {
-            name.removeprefix(prefix): value for name, value in plain.items() if name.startswith(prefix)
-        }
-        if wanted <= set(inside):
-            outside = [name for name in plain if not name.startswith(prefix)]
-            notes = [f"Names in the checkpoint lost the prefix {prefix!r}."]
-            if outside:
-                notes.append(f"Entries outside {prefix!r} were not needed: {_some(outside)}.")
-            return inside, notes
-    return tensors, []
-
-
-def _prefixes(tensors: Mapping[str, Any], wanted: set[str]) -> list[str]:
-    """What stands before one expected name wherever it ends a name of the checkpoint, the shortest first."""
-    probe = max(wanted, key=len)
-    found = {name.removesuffix(probe) for name in tensors if name.endswith(f".{probe}")}
-    return sorted(found, key=len)
-
-
-def _difference(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, Any], wanted: set[str]) -> str:
-    missing = sorted(wanted - set(tensors))
-    unexpected = sorted(set(tensors) - wanted)
-    shapes = [
-        f"{name} is {list(tensors[name].shape)}, the network has {list(expected[name].shape)}"
-        for name in sorted(wanted & set(tensors))
-        if tensors[name].shape != expected[name].shape
-    ]
-    parts = []
-    if missing:
-        parts.append(f"missing {_some([_with_nearest(name, unexpected) for name in missing])}")
-    if unexpected:
-        parts.append(f"unexpected {_some(unexpected)}")
-    if shapes:
-        parts.append(f"other shapes: {_some(shapes)}")
-    return "; ".join(parts)
-
-
-def _with_nearest(name: str, others: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, others, n=1, cutoff=0.5)
-    return f"{name} (nearest: {near[0]})" if near else name
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            return torch.jit.load(path, map_location="cpu")
+    except Exception as error:
+        raise SourceError(_damaged(path, error)) from error

@@ -45,12 +45,16 @@ def export_source(
     except FrameworkMissing as missing:
         return _export_where_it_is(missing, source, directory, config, on_event)
     spec = _environment_of(exporter.name)
-    apart = isolated if isolated is not None else spec is not None and not _can_export_here(exporter, spec)
+    apart = (
+        isolated
+        if isolated is not None
+        else spec is not None and not _can_export_here(exporter, spec, source)
+    )
     if not apart:
         return exporter.export(source, Path(directory), config)
     exporter.refuse_early(source, config)
     if on_event is not None and spec is not None and isolated is None:
-        on_event(Event("progress", f"{_why_apart(exporter, spec)}: exporting in its own environment"))
+        on_event(Event("progress", f"{_why_apart(exporter, spec, source)}: exporting in its own environment"))
     return export_isolated(
         exporter.name, ExportRequest(source, config, exporter.name), Path(directory), on_event
     )
@@ -75,16 +79,20 @@ def _environment_of(exporter: str) -> EnvironmentSpec | None:
     return next((spec for spec in SPECS.values() if exporter in spec.exporters), None)
 
 
-def _can_export_here(exporter: Exporter, spec: EnvironmentSpec) -> bool:
-    return not spec.always_isolated and not _missing(exporter, spec)
+def _can_export_here(exporter: Exporter, spec: EnvironmentSpec, source: str) -> bool:
+    return not spec.always_isolated and not _missing(exporter, spec, source)
 
 
-def _why_apart(exporter: Exporter, spec: EnvironmentSpec) -> str:
+def _why_apart(exporter: Exporter, spec: EnvironmentSpec, source: str) -> str:
     if spec.always_isolated:
         return f"{spec.name} never shares a process with paritygate's own packages"
-    return f"{_missing(exporter, spec)[0]} is not installed here"
+    return f"{_missing(exporter, spec, source)[0]} is not installed here"
 
 
-def _missing(exporter: Exporter, spec: EnvironmentSpec) -> list[str]:
+def _missing(exporter: Exporter, spec: EnvironmentSpec, source: str) -> list[str]:
     """What the exporter needs and cannot import here; the environment's own list may hold other frameworks."""
-    return [name for name in exporter.modules or spec.modules if importlib.util.find_spec(name) is None]
+    return [
+        name
+        for name in exporter.modules_for(source) or spec.modules
+        if importlib.util.find_spec(name) is None
+    ]

@@ -42,6 +42,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from paritygate.converter._stages import stage
@@ -144,6 +145,7 @@ class SourceModel(abc.ABC):
         example: Feeds to trace with under the source's own names; None if the base shall make them.
         weights: Where the weights came from.
         notes: Sentences for the manifest; may grow until the source is closed.
+        assets: Files that travel with the model (a tokenizer, labels), by their name below the bundle's `assets/`.
         narrows_floats: True if the converted graph may give float32 where the source gives float64. The
             probes then hold the source's answers cast to the graph's type, and a note says so.
         whole_numbers: True if the source holds no floats, so that what it does to integers may have to be exact
@@ -155,6 +157,7 @@ class SourceModel(abc.ABC):
     example: Feeds | None = None
     weights: Weights = Weights()
     notes: Sequence[str] = ()
+    assets: Mapping[str, Path] = MappingProxyType({})
     narrows_floats: bool = False
     whole_numbers: bool = False
 
@@ -199,6 +202,15 @@ class SourceModel(abc.ABC):
         """Smallest and largest safe value of integer inputs, by own name, where the model itself tells."""
         return {}
 
+    def edges(self) -> Mapping[str, Feeds]:
+        """Samples at which the model itself branches, where it knows; they are asked beside the planned cases.
+
+        Returns:
+            Feeds under the source's own names, by what they are about. Axis 0 of every input is the sample; there
+            may be thousands, and any number of them may be asked together.
+        """
+        return {}
+
 
 class Exporter(abc.ABC):
     """Turns sources of one framework into bundles.
@@ -210,6 +222,10 @@ class Exporter(abc.ABC):
 
     name: ClassVar[str]
     modules: ClassVar[tuple[str, ...]] = ()
+
+    def modules_for(self, source: Any) -> tuple[str, ...]:
+        """What must be importable to export this source in this process; see `modules`."""
+        return self.modules
 
     @abc.abstractmethod
     def recognises(self, source: Any) -> bool:
@@ -319,6 +335,7 @@ class Exporter(abc.ABC):
             omitted=said.omitted,
             samples=sample_figures(config, said),
             notes=[*binding.notes, *model.notes, *notes, *said.notes],
+            assets=model.assets,
         )
 
 

@@ -1,42 +1,66 @@
-"""The PyTorch exporter: modules in memory, `.pt2` programs, weights with a factory, training checkpoints."""
+"""The PyTorch exporter: modules and scripts, programs, checkpoints with a factory, Hugging Face directories."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paritygate.converter.checkpoints.factories import build, is_factory
 from paritygate.converter.checkpoints.files import existing_file, file_sha256
+from paritygate.converter.checkpoints.sniffing import Form, is_first_for, look_at
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.errors import ExportError, FactoryError, SourceError
+from paritygate.converter.errors import ExportError, FactoryError, SourceError, UnsafeSource
 from paritygate.converter.exporters.base import Exporter, SourceModel, Versions, Weights
 from paritygate.converter.exporters.binding import declared_inputs
 
 if TYPE_CHECKING:
     import torch
 
-WEIGHT_SUFFIXES = (".pt", ".pth", ".safetensors")
-"""Files that hold weights only; the network comes from a factory."""
+    from paritygate.converter.exporters._pytorch.model import TorchModel
 
-PROGRAM_SUFFIX = ".pt2"
+SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2")
+"""Names that only PyTorch writes; they decide where the content tells nothing."""
+
+OLDEST_TORCH = (2, 9)
+"""The oldest release whose torch.onnx writes what is proved here."""
 
 
 class PyTorchExporter(Exporter):
-    """Exports through torch.export and torch.onnx (dynamo)."""
+    """Exports through torch.export and torch.onnx, scripts through torch.onnx's exporter of TorchScript."""
 
     name: ClassVar[str] = "pytorch"
 
     def recognises(self, source: Any) -> bool:
-        """Whether a source is a torch module or program, or a file with a suffix that only torch writes."""
+        """Whether a source is a torch module or program, or a file or folder that holds one."""
         if isinstance(source, str | Path):
-            return Path(str(source)).suffix in (*WEIGHT_SUFFIXES, PROGRAM_SUFFIX)
+            return is_first_for(source, self.name) or (
+                look_at(Path(source)) is None and Path(source).suffix in SUFFIXES
+            )
         return any(
             kind.__module__.partition(".")[0] == "torch" and kind.__name__ in ("Module", "ExportedProgram")
             for kind in type(source).__mro__
         )
+
+    def modules_for(self, source: Any) -> tuple[str, ...]:
+        """See `Exporter.modules_for`; only a Hugging Face folder needs transformers."""
+        folder = isinstance(source, str | Path) and look_at(Path(source)) is Form.HUGGING_FACE
+        return ("torch", "onnxscript", *(("transformers",) if folder else ()))
+
+    def refuse_early(self, source: Any, config: ExportConfig) -> None:
+        """See `Exporter.refuse_early`: forms that need trust are told by their look alone."""
+        form = look_at(Path(source)) if isinstance(source, str | Path) else None
+        if config.trust:
+            return
+        if form is Form.TORCHSCRIPT:
+            raise _unsafe_script(Path(source))
+        if form is Form.HUGGING_FACE:
+            from paritygate.converter.checkpoints import hugging_face
+
+            hugging_face.refuse_code(Path(source), trust=False)
 
     def versions(self) -> Versions:
         """PyTorch, and torch.onnx with the onnxscript that it works with."""
@@ -57,12 +81,27 @@ class PyTorchExporter(Exporter):
 def _require_torch() -> None:
     for package in ("torch", "onnxscript"):
         try:
-            importlib.metadata.version(package)
+            found = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError as error:
+            if package == "onnxscript":
+                _refuse_old(importlib.metadata.version("torch"))
             raise ExportError(
                 f"the PyTorch exporter needs {package}, which is not installed here; "
                 f"run: pip install 'paritygate[torch]'"
             ) from error
+        if package == "torch":
+            _refuse_old(found)
+
+
+def _refuse_old(version: str) -> None:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise ExportError(
+            f"torch {version} is installed here, and the export needs {oldest} or newer; save a checkpoint "
+            f"(torch.save(model.state_dict(), 'model.pt')) and export it elsewhere: "
+            f"paritygate export model.pt --factory module:function."
+        )
 
 
 def _open(source: Any, config: ExportConfig) -> SourceModel:
@@ -75,10 +114,10 @@ def _open(source: Any, config: ExportConfig) -> SourceModel:
     if is_factory(source) and not Path(source).exists():
         return _from_factory(source, config)
     if isinstance(source, str | Path):
-        return _from_file(existing_file(source), config)
+        return _from_path(Path(source), config)
     raise SourceError(
         f"a {type(source).__name__} is no PyTorch source; expected an nn.Module, an ExportedProgram, a file "
-        f"({', '.join((*WEIGHT_SUFFIXES, PROGRAM_SUFFIX))}) or module:factory."
+        f"({', '.join(SUFFIXES)}, .ckpt), a Hugging Face model directory, or module:factory."
     )
 
 
@@ -100,26 +139,51 @@ def _build_module(factory: str) -> tuple[torch.nn.Module, Any]:
     return built.model, built.example
 
 
-def _from_file(path: Path, config: ExportConfig) -> SourceModel:
-    import torch
-
+def _from_path(path: Path, config: ExportConfig) -> SourceModel:
     from paritygate.converter.checkpoints import pytorch as files
 
-    sha256 = file_sha256(path)
-    if path.suffix == PROGRAM_SUFFIX:
+    form = look_at(path)
+    if form is Form.HUGGING_FACE and config.factory is None:
+        from paritygate.converter.exporters._pytorch import huggingface
+
+        return huggingface.open_directory(path, config)
+    existing_file(path)
+    if form is Form.TORCHSCRIPT:
+        if not config.trust:
+            raise _unsafe_script(path)
+        script = files.load_script(path)
+        return _from_module(script, config.inputs, Weights("as in the script", file_sha256(path)))
+    if form is Form.TORCH_PROGRAM or path.suffix == ".pt2":
         program = files.load_program(path, trust=config.trust)
-        return _from_program(program, config, Weights("as in the exported program", sha256))
-    content = files.load_file(path, trust=config.trust)
-    if isinstance(content, torch.nn.Module):
-        return _from_module(content, config.inputs, Weights("raw: whole module", sha256))
-    state = files.select_state(content, path, config.weights)
+        return _from_program(program, config, Weights("as in the exported program", file_sha256(path)))
+    return _from_checkpoint(path, config)
+
+
+def _unsafe_script(path: Path) -> UnsafeSource:
+    return UnsafeSource(
+        f"{path} is a TorchScript archive: its own code runs when it is loaded, and can read and write files; it "
+        f"was not opened. Pass trust=True (--trust) if you made the file yourself, or save model.state_dict() and "
+        f"give a factory."
+    )
+
+
+def _from_checkpoint(path: Path, config: ExportConfig) -> SourceModel:
+    from paritygate.converter.checkpoints import pytorch as files
+    from paritygate.converter.checkpoints import torch_state as states
+
+    sha256 = file_sha256(path)
+    checkpoint = files.load_file(path, trust=config.trust, whole=config.factory is None)
+    module = files.whole_module(checkpoint, config.weights)
+    if module is not None and config.factory is None:
+        return _from_module(module, config.inputs, Weights("raw: whole module", sha256))
+    state = states.select_state(checkpoint, config.weights)
     if config.factory is None:
         raise SourceError(
             f"{path} holds weights only; name the code that builds the network for them: "
             f"factory='module:function' (--factory)."
         )
     module, example = _build_module(config.factory)
-    notes = files.load_into(module, state, path, config.factory)
+    notes = states.load_into(module, state, path, config.factory)
     inputs = config.inputs if config.inputs is not None else example
     return _from_module(module, inputs, Weights(state.selection, sha256), notes)
 
@@ -136,20 +200,31 @@ def _from_module(
     module: torch.nn.Module, inputs: Any, weights: Weights, notes: Sequence[str] = ()
 ) -> SourceModel:
     from paritygate.converter.exporters._pytorch import snapshot, structure
-    from paritygate.converter.exporters._pytorch.model import TorchModel, accepted_call
+    from paritygate.converter.exporters._pytorch.model import accepted_call
 
     inner, wrappers = snapshot.unwrap(module)
     said = [*notes, *(f"The module was taken out of its {wrapper}." for wrapper in wrappers)]
-    twin = snapshot.inference_copy(inner)
+    kind, twin = _prepared(inner)
     declared = declared_inputs(inputs)
     if declared is not None:
         plan = structure.plan_declared(twin, declared)
-        return TorchModel(twin, plan, declared=declared, weights=weights, notes=said)
+        return kind(twin, plan, declared=declared, weights=weights, notes=said)
     if inputs is None:
         raise ExportError(
             "a PyTorch model does not say what it takes; give --samples x.npz, or "
             "--input 'x:float32[batch,3,32,32]'; in Python, inputs= takes example arrays or such texts."
         )
-    return TorchModel(
-        twin, accepted_call(twin, structure.plan_calls(twin, inputs)), weights=weights, notes=said
-    )
+    return kind(twin, accepted_call(twin, structure.plan_calls(twin, inputs)), weights=weights, notes=said)
+
+
+def _prepared(module: torch.nn.Module) -> tuple[type[TorchModel], torch.nn.Module]:
+    """How a module is exported, and the copy of it that is worked on."""
+    import torch
+
+    from paritygate.converter.exporters._pytorch import model, snapshot
+
+    if isinstance(module, torch.jit.ScriptModule):
+        from paritygate.converter.exporters._pytorch import scripted
+
+        return scripted.ScriptedModel, scripted.inference_script(module)
+    return model.TorchModel, snapshot.inference_copy(module)

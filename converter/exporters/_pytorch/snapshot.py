@@ -19,6 +19,8 @@ def unwrap(module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
     taken: list[str] = []
     while True:
         kind = type(module).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            return module, taken
         inner = module.__dict__.get("_modules", {}).get(
             "_orig_mod" if kind == "OptimizedModule" else "module"
         )

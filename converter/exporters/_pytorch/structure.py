@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,12 @@ class CallPlan:
         kwargs = {name: _rebuild(part, leaves) for name, part in self._kwargs.items()}
         return module(*args, **kwargs)
 
+    def source_text(self, called: str, leaf: Callable[[int], str]) -> str:
+        """The same call as a line of TorchScript, whose syntax for it is Python's."""
+        parts = [_text(part, leaf) for part in self._args]
+        parts += [f"{name}={_text(part, leaf)}" for name, part in self._kwargs.items()]
+        return f"{called}({', '.join(parts)})"
+
     def _take(self, name: str, value: Any) -> Any:
         """A template of a value in which each tensor is a numbered hole."""
         if isinstance(value, torch.Tensor | np.ndarray | np.generic):
@@ -81,6 +87,18 @@ def _rebuild(part: Any, leaves: Sequence[torch.Tensor]) -> Any:
         parts = [_rebuild(value, leaves) for value in part]
         return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
     return part
+
+
+def _text(part: Any, leaf: Callable[[int], str]) -> str:
+    if isinstance(part, _Leaf):
+        return leaf(part.index)
+    if isinstance(part, dict):
+        return "{" + ", ".join(f"{key!r}: {_text(value, leaf)}" for key, value in part.items()) + "}"
+    if isinstance(part, list):
+        return "[" + ", ".join(_text(value, leaf) for value in part) + "]"
+    if isinstance(part, tuple):
+        return "(" + "".join(f"{_text(value, leaf)}, " for value in part) + ")"
+    return repr(part)
 
 
 def unique(name: str, taken: Sequence[str]) -> str:
@@ -151,6 +169,11 @@ def plan_declared(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> CallP
     return plan
 
 
+def parameter_names(module: torch.nn.Module) -> list[str]:
+    """Every name that a model's forward takes."""
+    return list(_signature(module).parameters)
+
+
 class _Parameters:
     """The parameters of a model's forward, as far as it tells them."""
 
@@ -160,7 +183,7 @@ class _Parameters:
         self._keywords: list[str] = []
         self._var_positional: str | None = None
         self._var_keyword = False
-        for parameter in inspect.signature(module.forward).parameters.values():
+        for parameter in _signature(module).parameters.values():
             self._add(parameter)
 
     def _add(self, parameter: inspect.Parameter) -> None:
@@ -183,6 +206,24 @@ class _Parameters:
         if index < len(self.positional):
             return self.positional[index]
         return f"{self._var_positional or 'input'}_{index - len(self.positional)}"
+
+
+def _signature(module: torch.nn.Module) -> inspect.Signature:
+    """What a model's forward takes; a script says it in its schema, not in Python's way."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return inspect.signature(module.forward)
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                argument.name,
+                inspect.Parameter.KEYWORD_ONLY
+                if argument.kwarg_only
+                else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
+            )
+            for argument in module.forward.schema.arguments[1:]
+        ]
+    )
 
 
 def flatten_output(result: Any) -> tuple[list[tuple[str, torch.Tensor]], dict[str, Any]]:
