@@ -110,8 +110,8 @@ ENVIRONMENTS: dict[str, Roots] = {
             "mindspore==2.10.0",
             "safetensors",
             "onnx==1.23.2",
-            "ml-dtypes==0.7.0",
-            "numpy==2.4.6",
+            "ml-dtypes==0.5.4",
+            "numpy==1.26.4",  # mindspore is built against numpy 1: with numpy 2 its eager mode dies on a reshape
             "protobuf==7.36.2",  # mindspore declares 7.34.1 or newer
         )
     ),
