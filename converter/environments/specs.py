@@ -65,8 +65,14 @@ SPECS: dict[str, EnvironmentSpec] = {
     ),
     "trees": EnvironmentSpec(
         name="trees",
-        exporters=("sklearn",),
+        exporters=("sklearn", "xgboost"),
         modules=("sklearn", "skl2onnx", "joblib", "pandas", "xgboost", "lightgbm"),
+    ),
+    "jax": EnvironmentSpec(
+        name="jax",
+        exporters=("jax",),
+        modules=("jax", "flax", "jax2onnx", "orbax.checkpoint"),
+        variables={"JAX_PLATFORMS": "cpu"},
     ),
     "mindspore": EnvironmentSpec(
         name="mindspore",
