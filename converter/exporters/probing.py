@@ -17,6 +17,7 @@ from paritygate.converter.bundle import OmittedCase, Probe
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ConverterError, ExportError
 from paritygate.converter.exporters.binding import Binding
+from paritygate.converter.exporters.edges import edge_cases
 from paritygate.converter.parity.feeds import Case, make_feeds, plan_cases
 from paritygate.converter.parity.likeness import Moments, as_example, example_moments, like_cases
 from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, TensorSpec
@@ -214,6 +215,8 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
         if case in likes:
             feeds = as_example(binding.inputs, feeds, moments)
         yield _Question(case.name, dict(case.dims), feeds)
+    for name, dims, feeds in edge_cases(binding, source.model.edges()):
+        yield _Question(name, dims, feeds)
 
 
 def _like_cases(binding: Binding, moments: Mapping[str, Moments], seed: int) -> list[Case]:

@@ -35,6 +35,9 @@ _FLOAT_ONLY = ("negative", "small", "large")
 
 _TEXTS = ("", "a", "b", "parity gate", "Grüße", "日本語")
 
+EDGES = "edges"
+"""First word of the names of cases that lie exactly at the decisions of a model, where the source knows them."""
+
 Range: TypeAlias = "tuple[float, float] | Sequence[str]"
 """Lowest and highest value of a number (both included), or the texts that a string input may hold."""
 

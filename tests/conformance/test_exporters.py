@@ -42,8 +42,9 @@ class Lab:
     def in_worker(self, job: Job) -> dict[str, object]:
         """The worker's answer; a process of its own also for frameworks that are here."""
         environment = None if _is_here(job.exporter) else cases_of(job.exporter).environment
-        worker = self._workers.setdefault(environment, ExportWorker(environment))
-        return worker.run(job)
+        if environment not in self._workers:
+            self._workers[environment] = ExportWorker(environment)
+        return self._workers[environment].run(job)
 
     def close(self) -> None:
         for worker in self._workers.values():

@@ -335,7 +335,7 @@ def test_a_bad_file_gives_one_clear_line(content: bytes, match: str, tmp_path: P
     path = tmp_path / "model.joblib"
     path.write_bytes(content)
     with pytest.raises(SourceError, match=match) as failure:
-        _export(path, tmp_path, trust=True)
+        _export(path, tmp_path, trust=True, framework="sklearn")
     assert "\n" not in str(failure.value)
     assert not (tmp_path / "bundle").exists()
 

@@ -1,0 +1,1 @@
+"""The parts of the scikit-learn exporter: files, inputs, answers, conversion, and the graph that comes out."""

@@ -1,0 +1,96 @@
+"""The call of skl2onnx: types, options, and errors that name the step without an ONNX form."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+
+from paritygate.converter.errors import ExportError, UnsupportedOperator
+from paritygate.converter.exporters._sklearn.files import first_line
+from paritygate.converter.types import DType, TensorSpec
+
+
+def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) -> onnx.ModelProto:
+    import skl2onnx
+
+    with warnings.catch_warnings():
+        # What skl2onnx still reads of scikit-learn's old attributes is not the user's concern.
+        for kind in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", kind)
+        model: onnx.ModelProto = skl2onnx.to_onnx(
+            estimator, initial_types=types, target_opset=opsets, options=options
+        )
+    return model
+
+
+ML_OPSET = 3
+"""Version of the operator set for trees and linear models; skl2onnx 1.20 refuses later ones for some models."""
+
+
+def skl_type(spec: TensorSpec) -> Any:
+    from skl2onnx.common import data_types
+
+    kinds = {
+        DType.FLOAT32: data_types.FloatTensorType,
+        DType.FLOAT64: data_types.DoubleTensorType,
+        DType.INT64: data_types.Int64TensorType,
+        DType.INT32: data_types.Int32TensorType,
+        DType.BOOL: data_types.BooleanTensorType,
+        DType.STRING: data_types.StringTensorType,
+    }
+    if spec.dtype not in kinds:
+        known = ", ".join(kind.value for kind in kinds)
+        raise ExportError(f"input {spec.name!r} is {spec.dtype.value}; skl2onnx takes {known}.")
+    return kinds[spec.dtype]([d if isinstance(d, int) else None for d in spec.shape])
+
+
+def conversion_options(estimator: Any) -> list[dict[int, dict[str, Any]] | None]:
+    """What to ask skl2onnx for, best first: no ZipMap (a sequence of maps is no tensor), raw scores without it."""
+    from sklearn.base import is_classifier
+
+    if not is_classifier(estimator):
+        return [None]
+    key = id(estimator)
+    if hasattr(estimator, "predict_proba"):
+        return [{key: {"zipmap": False}}, None]
+    return [
+        {key: {"zipmap": False, "raw_scores": True}},
+        {key: {"raw_scores": True}},
+        {key: {"zipmap": False}},
+        None,
+    ]
+
+
+def explained(error: Exception, estimator: Any, opset: int) -> ExportError:
+    text = str(error)
+    if type(error).__name__ in ("MissingShapeCalculator", "MissingConverter"):
+        for path, part in parts(estimator):
+            if f"'{type(part).__module__}.{type(part).__qualname__}'" in text:
+                return UnsupportedOperator(
+                    f"{type(part).__name__} in {path} has no ONNX form in skl2onnx. Replace it by an estimator "
+                    "that has one, or move it out of the pipeline.",
+                    operator=type(part).__name__,
+                    module=path,
+                )
+    return ExportError(
+        f"skl2onnx cannot convert {type(estimator).__name__} at opset {opset}: {first_line(error)}"
+    )
+
+
+def parts(estimator: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """An estimator and everything fitted inside it, with the way to it; steps before the whole."""
+    inner = [
+        *getattr(estimator, "steps", ()),
+        *((n, t) for n, t, *_ in getattr(estimator, "transformers_", ())),
+    ]
+    inner += list(getattr(estimator, "transformer_list", ()))
+    for name, part in inner:
+        if not isinstance(part, str):
+            yield from parts(part, f"{path}/{name}" if path else name)
+    best = getattr(estimator, "best_estimator_", None)
+    if best is not None:
+        yield from parts(best, path)
+    yield path or type(estimator).__name__, estimator

@@ -1,0 +1,147 @@
+"""An estimator that is open for export."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from paritygate.converter.config import ExportConfig
+from paritygate.converter.exporters._sklearn.answers import SCORES, as_output, methods, widened
+from paritygate.converter.exporters._sklearn.conversion import (
+    ML_OPSET,
+    conversion_options,
+    explained,
+    skl_type,
+    to_onnx,
+)
+from paritygate.converter.exporters._sklearn.files import import_module
+from paritygate.converter.exporters._sklearn.graph import keep_outputs, merge_opsets
+from paritygate.converter.exporters._sklearn.inputs import MATRIX_INPUT, as_columns, as_served, num_features
+from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
+from paritygate.converter.exporters.binding import declared_inputs
+from paritygate.converter.types import Array, DType, Feeds
+
+
+def open_estimator(estimator: Any, config: ExportConfig, weights: Weights, notes: list[str]) -> SourceModel:
+    """An estimator with the inputs that the user declared or showed, or with one float32 matrix."""
+    declared = declared_inputs(config.inputs)
+    if declared is not None:
+        inputs = [SourceInput(spec.name, spec.dtype, spec.shape) for spec in declared]
+        return EstimatorModel(estimator, inputs, weights=weights, notes=notes)
+    example = as_columns(config.inputs)
+    if example is None:
+        width = num_features(estimator)
+        inputs = [SourceInput(MATRIX_INPUT, DType.FLOAT32, (None, width))]
+        return EstimatorModel(estimator, inputs, weights=weights, notes=notes)
+    arrays = {name: as_served(name, value, notes) for name, value in example.items()}
+    inputs = [SourceInput(n, DType.from_numpy(a.dtype), (None, *a.shape[1:])) for n, a in arrays.items()]
+    return EstimatorModel(estimator, inputs, example=arrays, weights=weights, notes=notes)
+
+
+class EstimatorModel(SourceModel):
+    """A fitted estimator that is open for export; it is the user's own object and is only asked."""
+
+    dims_are_declared = True
+    narrows_floats = True
+
+    def __init__(
+        self,
+        estimator: Any,
+        inputs: Sequence[SourceInput],
+        *,
+        example: Feeds | None = None,
+        weights: Weights,
+        notes: list[str],
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self.example = example
+        self.weights = weights
+        self.notes: list[str] = notes
+        self._estimator = estimator
+        self._feature_names = feature_names(estimator)
+        self._methods = methods(estimator)
+        self._takes_float64 = True
+        self._settle_scores()
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Ask the estimator with exactly the values that the graph gets, in float64, as scikit-learn computes.
+
+        Some compiled parts (KMeans) take nothing but the precision that they were fitted in. An estimator that
+        refuses float64 is asked in the graph's own precision from then on.
+        """
+        if self._takes_float64:
+            try:
+                return self._ask({name: widened(array) for name, array in feeds.items()})
+            except ValueError as error:
+                if "dtype mismatch" not in str(error):
+                    raise
+            self._takes_float64 = False
+            self.notes.append(
+                "The estimator was fitted in float32 and computes so; it has no float64 reference."
+            )
+        return self._ask(feeds)
+
+    def _ask(self, feeds: Feeds) -> dict[str, Array]:
+        table = self._table(feeds)
+        return {
+            name: as_output(name, getattr(self._estimator, method)(table))
+            for name, method in self._methods.items()
+        }
+
+    def convert(self, request: ConversionRequest) -> None:
+        """Write the estimator with skl2onnx, its outputs in the source's own form."""
+        model = self._convert(request)
+        answers = self.run(request.example)
+        keep_outputs(model.graph, answers)
+        merge_opsets(model)
+        weights = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+        if weights > request.external_data_threshold_bytes:
+            side_file = f"{request.path.name}.data"
+            onnx.save_model(model, str(request.path), save_as_external_data=True, location=side_file)
+        else:
+            request.path.write_bytes(model.SerializeToString(deterministic=True))
+
+    def _convert(self, request: ConversionRequest) -> onnx.ModelProto:
+        types = [(spec.name, skl_type(spec)) for spec in request.inputs]
+        opsets = {"": request.opset, "ai.onnx.ml": ML_OPSET}
+        *preferred, plain = conversion_options(self._estimator)
+        try:
+            for options in preferred:
+                # NameError is skl2onnx's word for an option that this converter does not have.
+                with contextlib.suppress(NameError):
+                    return to_onnx(self._estimator, types, opsets, options)
+            return to_onnx(self._estimator, types, opsets, plain)
+        except Exception as error:
+            raise explained(error, self._estimator, request.opset) from error
+
+    def _table(self, feeds: Feeds) -> Any:
+        """The feeds in the form that the estimator was fitted on: an array, or a data frame where it has names."""
+        arrays = [feeds[spec.name] for spec in self.inputs]
+        columns = [spec.name for spec in self.inputs]
+        if self._feature_names is None:
+            return arrays[0] if len(arrays) == 1 else np.hstack(arrays)
+        pandas = import_module("pandas")
+        if len(arrays) == 1:
+            return pandas.DataFrame(arrays[0], columns=self._feature_names)
+        return pandas.DataFrame({name: array[:, 0] for name, array in zip(columns, arrays, strict=True)})
+
+    def _settle_scores(self) -> None:
+        """Leave out decision scores in the forms that converters write in different ways."""
+        if (
+            self._methods.get(SCORES) == "decision_function"
+            and len(getattr(self._estimator, "classes_", "123")) == 2
+        ):
+            del self._methods[SCORES]
+            self.notes.append(
+                f"{type(self._estimator).__name__} gives labels only: it has no probabilities, and "
+                "skl2onnx writes the decision scores of two classes in another form than scikit-learn."
+            )
+
+
+def feature_names(estimator: Any) -> list[str] | None:
+    names = getattr(estimator, "feature_names_in_", None)
+    return None if names is None else [str(name) for name in names]

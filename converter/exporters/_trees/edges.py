@@ -1,0 +1,166 @@
+"""Samples that lie exactly at the decisions of a forest: what a random sample never asks.
+
+For one decision, two samples tell its threshold to the last bit: the largest value that takes the branch, and the
+next one, which does not. A third, with the feature missing, tells where a NaN goes. Each sample is led to the
+decision: its other features are chosen so that it passes the decisions above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paritygate.converter.exporters._trees.forest import Forest, Tree
+from paritygate.converter.types import Array
+
+NUM_ROWS = 8192
+"""Samples of one kind at most; a larger forest is asked at evenly spread decisions."""
+
+NUM_BYTES = 4 * 2**20
+"""Bytes of one kind of samples at most."""
+
+
+def edge_rows(
+    forest: Forest, *, missing: Sequence[float] = (np.nan,), num_rows: int = NUM_ROWS
+) -> dict[str, Array]:
+    """Samples at decisions: float32[row, feature] by what they ask, `thresholds` and `missing`.
+
+    Args:
+        forest: The trees.
+        missing: Values that mean missing; empty where the source takes none.
+        num_rows: Rows of each kind at most.
+    """
+    limit = max(2, min(num_rows, NUM_BYTES // (4 * forest.num_features)))
+    walker = _Walker(forest)
+    places = [(tree, int(node)) for tree in forest.trees for node in np.flatnonzero(tree.is_split)]
+    if not places:
+        return {}
+    rows = {"thresholds": walker.both_sides(_spread(places, limit // 2))}
+    if missing:
+        rows["missing"] = walker.with_values(_spread(places, limit // len(missing)), missing)
+    return {kind: array for kind, array in rows.items() if array.size}
+
+
+def asked_note(forest: Forest, rows: dict[str, Array]) -> str | None:
+    """What to say where not every decision is asked."""
+    asked = len(rows.get("thresholds", ())) // 2
+    if asked >= forest.num_splits:
+        return None
+    return f"The model has {forest.num_splits} decisions; the probes ask {asked} of them at their thresholds."
+
+
+def _spread(places: list[tuple[Tree, int]], count: int) -> list[tuple[Tree, int]]:
+    if len(places) <= count:
+        return places
+    return [places[k] for k in np.linspace(0, len(places) - 1, count).astype(int)]
+
+
+@dataclass
+class _Allowed:
+    """What a feature may be on the way to a decision: an interval, both ends included, or categories."""
+
+    low: np.float32 = field(default_factory=lambda: np.float32(-np.inf))
+    high: np.float32 = field(default_factory=lambda: np.float32(np.inf))
+    among: frozenset[int] | None = None
+    outside: frozenset[int] = frozenset()
+
+    def pick(self) -> float:
+        if self.among is not None:
+            return float(min(self.among - self.outside, default=0))
+        if self.outside:
+            return float(next(k for k in range(len(self.outside) + 1) if k not in self.outside))
+        if np.isneginf(self.low):
+            return 0.0 if np.isinf(self.high) else float(self.high)
+        if np.isinf(self.high):
+            return float(self.low)
+        return float(np.float32(np.float64(self.low) / 2 + np.float64(self.high) / 2))
+
+
+class _Walker:
+    def __init__(self, forest: Forest) -> None:
+        self._forest = forest
+        self._parents: dict[int, Array] = {}
+        self._cuts: dict[int, Array] = {}
+        self._usual = self._middle_values()
+
+    def both_sides(self, places: Sequence[tuple[Tree, int]]) -> Array:
+        """Two rows for each decision: the last value that takes the branch, the first that does not."""
+        rows = []
+        for tree, node in places:
+            row = self._led_to(tree, node)
+            for value in self._sides(tree, node):
+                rows.append(row.copy())
+                rows[-1][tree.feature[node]] = value
+        return np.array(rows, np.float32)
+
+    def with_values(self, places: Sequence[tuple[Tree, int]], values: Sequence[float]) -> Array:
+        """One row for each decision and value."""
+        rows = []
+        for tree, node in places:
+            row = self._led_to(tree, node)
+            for value in values:
+                rows.append(row.copy())
+                rows[-1][tree.feature[node]] = value
+        return np.array(rows, np.float32)
+
+    def _sides(self, tree: Tree, node: int) -> tuple[float, float]:
+        if node in tree.categories:
+            members = tree.categories[node]
+            return float(members[-1]), float(next(k for k in range(len(members) + 1) if k not in members))
+        cut = np.float32(self._cut(tree)[node])
+        above = np.nextafter(cut, np.float32(np.inf))
+        return float(cut), float(above if np.isfinite(above) else cut)
+
+    def _cut(self, tree: Tree) -> Array:
+        if id(tree) not in self._cuts:
+            self._cuts[id(tree)] = self._forest.cuts(tree)
+        return self._cuts[id(tree)]
+
+    def _led_to(self, tree: Tree, node: int) -> Array:
+        """A sample that passes all decisions above a node."""
+        allowed: dict[int, _Allowed] = {}
+        parents = self._parents_of(tree)
+        while node != 0:
+            above = int(parents[node])
+            self._narrow(allowed, tree, above, yes=int(tree.yes[above]) == node)
+            node = above
+        row = self._usual.copy()
+        for feature, bounds in allowed.items():
+            row[feature] = bounds.pick()
+        return row
+
+    def _narrow(self, allowed: dict[int, _Allowed], tree: Tree, node: int, *, yes: bool) -> None:
+        bounds = allowed.setdefault(int(tree.feature[node]), _Allowed())
+        if node in tree.categories:
+            members = frozenset(tree.categories[node])
+            if not yes:
+                bounds.outside |= members
+            else:
+                bounds.among = members if bounds.among is None else bounds.among & members
+            return
+        cut = np.float32(self._cut(tree)[node])
+        if yes:
+            bounds.high = min(bounds.high, cut)
+        else:
+            bounds.low = max(bounds.low, np.nextafter(cut, np.float32(np.inf)))
+
+    def _parents_of(self, tree: Tree) -> Array:
+        if id(tree) not in self._parents:
+            parents = np.zeros(tree.feature.size, np.int64)
+            asking = np.flatnonzero(tree.is_split)
+            parents[tree.yes[asking]] = asking
+            parents[tree.no[asking]] = asking
+            self._parents[id(tree)] = parents
+        return self._parents[id(tree)]
+
+    def _middle_values(self) -> Array:
+        """float32[feature]: the middle threshold of each feature, so that other trees are asked in their midst."""
+        features = np.concatenate([tree.feature[tree.is_split] for tree in self._forest.trees])
+        values = np.concatenate([tree.threshold[tree.is_split] for tree in self._forest.trees])
+        usual = np.zeros(self._forest.num_features, np.float32)
+        for feature in np.unique(features):
+            of_feature = np.sort(values[features == feature])
+            usual[feature] = of_feature[of_feature.size // 2]
+        return usual
