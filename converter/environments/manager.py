@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paritygate.converter.environments.installer import Progress, install
+from paritygate.converter.environments.installer import install
 from paritygate.converter.environments.pins import read_pins
+from paritygate.converter.environments.progress import OnStep, Progress, Say, silent_line, silent_step
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec, environments_dir, find_spec
 from paritygate.converter.errors import EnvironmentFailure
 
@@ -82,13 +83,18 @@ def list_environments() -> list[EnvironmentStatus]:
 
 
 def sync(
-    framework: str, progress: Progress | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    framework: str,
+    say: Say | None = None,
+    *,
+    on_step: OnStep | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Environment:
     """Give the environment of a framework, building it first if it is not there.
 
     Args:
         framework: The name of an environment, or of an exporter that runs in one.
-        progress: Told what goes on, one short line at a time.
+        say: Told what goes on, one short line at a time.
+        on_step: Shown how far a build is, in figures.
         timeout_s: Limit of each step of the build, and of waiting for another process that builds.
 
     Raises:
@@ -96,13 +102,13 @@ def sync(
             later call would take for an environment.
     """
     spec = find_spec(framework)
-    tell = progress or _silent
+    progress = Progress(say or silent_line, on_step or silent_step)
     ready = _load(spec)
     if ready is not None:
         return ready
-    with _lock(spec.directory, fcntl.LOCK_EX, timeout_s, tell) as lock_fd:
+    with _lock(spec.directory, fcntl.LOCK_EX, timeout_s, progress.say) as lock_fd:
         ready = _load(spec)
-        return ready if ready is not None else _build(spec, lock_fd, timeout_s, tell)
+        return ready if ready is not None else _build(spec, lock_fd, timeout_s, progress)
 
 
 def remove(framework: str) -> list[Path]:
@@ -114,7 +120,7 @@ def remove(framework: str) -> list[Path]:
     spec = find_spec(framework)
     removed = []
     for directory in _directories_of(spec.name):
-        with _lock(directory, fcntl.LOCK_EX, 0.0, _silent):
+        with _lock(directory, fcntl.LOCK_EX, 0.0, silent_line):
             _clear(directory)
         removed.append(directory)
     return removed
@@ -127,7 +133,7 @@ def in_use(environment: Environment) -> Iterator[None]:
     Raises:
         EnvironmentFailure: If it was removed since it was given.
     """
-    with _lock(environment.directory, fcntl.LOCK_SH, DEFAULT_TIMEOUT_S, _silent):
+    with _lock(environment.directory, fcntl.LOCK_SH, DEFAULT_TIMEOUT_S, silent_line):
         if not (environment.directory / MARKER_FILE).is_file():
             raise EnvironmentFailure(
                 f"environment '{environment.name}' in {environment.directory} was removed by somebody else "
@@ -147,7 +153,7 @@ def _build(spec: EnvironmentSpec, lock_fd: int, timeout_s: float, progress: Prog
         raise
     built = _load(spec)
     assert built is not None
-    progress(f"environment '{spec.name}' is ready after {built.build_seconds:.0f} s")
+    progress.say(f"environment '{spec.name}' is ready after {built.build_seconds:.0f} s")
     return built
 
 
@@ -213,7 +219,7 @@ def _clear(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _lock(directory: Path, mode: int, timeout_s: float, progress: Progress) -> Iterator[int]:
+def _lock(directory: Path, mode: int, timeout_s: float, say: Say) -> Iterator[int]:
     path = directory.with_name(directory.name + ".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -225,13 +231,13 @@ def _lock(directory: Path, mode: int, timeout_s: float, progress: Progress) -> I
             "Set PARITYGATE_ENV_DIR to a folder that can."
         ) from error
     try:
-        _wait_for(descriptor, mode, directory, timeout_s, progress)
+        _wait_for(descriptor, mode, directory, timeout_s, say)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _wait_for(descriptor: int, mode: int, directory: Path, timeout_s: float, progress: Progress) -> None:
+def _wait_for(descriptor: int, mode: int, directory: Path, timeout_s: float, say: Say) -> None:
     deadline = time.monotonic() + timeout_s
     told = False
     while True:
@@ -241,7 +247,7 @@ def _wait_for(descriptor: int, mode: int, directory: Path, timeout_s: float, pro
             if time.monotonic() >= deadline:
                 break
         if not told:
-            progress(f"waiting for another process that uses or builds {directory.name}")
+            say(f"waiting for another process that uses or builds {directory.name}")
             told = True
         time.sleep(_POLL_S)
     raise EnvironmentFailure(
@@ -249,7 +255,3 @@ def _wait_for(descriptor: int, mode: int, directory: Path, timeout_s: float, pro
         + (f", and was after {timeout_s:.0f} s still" if timeout_s else "")
         + ". Wait for it to end, then run the command again."
     )
-
-
-def _silent(_message: str) -> None:
-    return None

@@ -24,6 +24,7 @@ _SUPERVISOR = Path(__file__).with_name("supervise.py")
 _TAIL_LINES = 40
 _CHUNK_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 20
+_TICK_S = 0.5
 
 OnLine = Callable[[bytes], None]
 
@@ -74,6 +75,7 @@ def run_supervised(
     keep_open: Sequence[int] = (),
     on_output: OnLine | None = None,
     on_channel: OnLine | None = None,
+    on_tick: Callable[[], None] | None = None,
 ) -> Ended:
     """Run a command to its end, in a process group that dies with us.
 
@@ -89,6 +91,7 @@ def run_supervised(
         on_channel: Called with each line that the command writes to the file descriptor that
             `CHANNEL_VARIABLE` names; without it there is no such channel. Nothing that libraries print
             can get in there.
+        on_tick: Called about twice a second while the command runs.
     """
     variables = dict(os.environ if environment is None else environment)
     with ExitStack() as held:
@@ -121,7 +124,7 @@ def run_supervised(
         if channel is not None:
             channel.write_end.close()
             streams.append(_Lines(channel.read_end.fileno(), on_channel, keep=0))
-        return _watch(process, streams, timeout_s, lifeline.write_end.close)
+        return _watch(process, streams, timeout_s, lifeline.write_end.close, on_tick)
 
 
 class _Pipe:
@@ -171,7 +174,11 @@ class _Lines:
 
 
 def _watch(
-    process: subprocess.Popen[bytes], streams: Sequence[_Lines], timeout_s: float, give_up: Callable[[], None]
+    process: subprocess.Popen[bytes],
+    streams: Sequence[_Lines],
+    timeout_s: float,
+    give_up: Callable[[], None],
+    on_tick: Callable[[], None] | None,
 ) -> Ended:
     started = time.monotonic()
     timed_out = False
@@ -183,9 +190,12 @@ def _watch(
             selector.register(stream.fd, selectors.EVENT_READ, stream)
         selector.register(ended, selectors.EVENT_READ)
         while ended in selector.get_map() and not timed_out:
-            for key, _ in selector.select(max(0.0, started + timeout_s - time.monotonic())):
+            left = max(0.0, started + timeout_s - time.monotonic())
+            for key, _ in selector.select(left if on_tick is None else min(left, _TICK_S)):
                 if key.data is None or not key.data.read():
                     selector.unregister(key.fileobj)
+            if on_tick is not None:
+                on_tick()
             timed_out = time.monotonic() - started >= timeout_s
     if timed_out:
         give_up()

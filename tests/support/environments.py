@@ -48,42 +48,54 @@ class TinyIndex:
         self._requirements = folder / "tiny.txt"
         monkeypatch.setattr(EnvironmentSpec, "requirements", property(lambda _spec: self._requirements))
         monkeypatch.setitem(SPECS, "tiny", EnvironmentSpec("tiny", ("tiny-exporter",), ("tinyframework",)))
-        self.pin("tinyframework==1.0")  # not locked: what `offer` writes decides
+        self.pin("tinyframework==1.0")
 
     @property
     def spec(self) -> EnvironmentSpec:
         return SPECS["tiny"]
 
-    def build_in_another_process(self) -> subprocess.Popen[str]:
-        """Start a `sync` of this environment in a process of its own."""
+    def build_in_another_process(self, *wrapper: str) -> subprocess.Popen[str]:
+        """Start a `sync` of this environment in a process of its own, which `wrapper` may start."""
         script = (
             "import sys; from pathlib import Path\n"
             "from paritygate.converter.environments import SPECS, EnvironmentSpec, sync\n"
+            "from paritygate.converter.errors import EnvironmentFailure\n"
             "EnvironmentSpec.requirements = property(lambda spec: Path(sys.argv[1]))\n"
             "SPECS['tiny'] = EnvironmentSpec('tiny', (), ('tinyframework',))\n"
-            "print(sync('tiny', print).directory)\n"
+            "try:\n"
+            "    print(sync('tiny', print).directory)\n"
+            "except EnvironmentFailure as failure:\n"
+            "    sys.exit(f'failure: {failure}')\n"
         )
-        command = [sys.executable, "-c", script, str(self._requirements)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = [*wrapper, sys.executable, "-c", script, str(self._requirements)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def pin(self, *lines: str) -> None:
         """Write the requirements file."""
         self._requirements.write_text("# pins\n" + "".join(f"{line}\n" for line in lines))
 
-    def offer(self, version: str = "1.0", body: str = "") -> None:
-        """Put a wheel of `tinyframework` into the index; `body` is what importing it runs."""
-        info = f"tinyframework-{version}.dist-info"
+    def lock(self, wheel: Path) -> None:
+        """Write a requirements file that allows the bytes of this wheel and no others."""
+        name, version = wheel.name.split("-")[:2]
+        self.pin(
+            f"{name}=={version} \\", f"    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+        )
+
+    def offer(self, version: str = "1.0", body: str = "", name: str = "tinyframework") -> Path:
+        """Put a wheel of one module into the index; `body` is what importing it runs."""
+        info = f"{name}-{version}.dist-info"
         files = {
-            "tinyframework.py": body,
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tinyframework\nVersion: {version}\n",
+            f"{name}.py": body,
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
-        record = [f"{name},sha256={_digest(text)},{len(text.encode())}" for name, text in files.items()]
+        record = [f"{path},sha256={_digest(text)},{len(text.encode())}" for path, text in files.items()]
         files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,"]) + "\n"
-        path = self.folder / "wheels" / f"tinyframework-{version}-py3-none-any.whl"
+        path = self.folder / "wheels" / f"{name}-{version}-py3-none-any.whl"
         with zipfile.ZipFile(path, "w") as wheel:
-            for name, text in files.items():
-                wheel.writestr(name, text)
+            for file, text in files.items():
+                wheel.writestr(file, text)
+        return path
 
 
 def _digest(text: str) -> str:

@@ -13,7 +13,7 @@ from paritygate.converter.environments.specs import REQUIREMENTS_DIR, find_spec
 from paritygate.converter.errors import EnvironmentFailure
 from paritygate.converter.exporters import EXPORTERS
 
-_COMES_WITH_EVERY_ENVIRONMENT = {"numpy": (2, 3), "onnx": (1, 2), "ml-dtypes": (0, 1), "protobuf": (6, 8)}
+_COMES_WITH_EVERY_ENVIRONMENT = {"numpy": (1, 3), "onnx": (1, 2), "ml-dtypes": (0, 1), "protobuf": (6, 8)}
 """What the exporter half of paritygate imports, and from which to before which major version."""
 
 
