@@ -25,6 +25,7 @@ EXPORTERS: dict[str, str] = {
     "keras": "paritygate.converter.exporters.keras:KerasExporter",
     "sklearn": "paritygate.converter.exporters.sk:SklearnExporter",
     "onnx": "paritygate.converter.exporters.onnx_file:OnnxFileExporter",
+    "paddle": "paritygate.converter.exporters.paddle:PaddleExporter",
 }
 """Name of a framework -> `module:class` of its exporter."""
 

@@ -1,0 +1,1 @@
+"""The parts of the PaddlePaddle exporter; `paritygate.converter.exporters.paddle` puts them together."""

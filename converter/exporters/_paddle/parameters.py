@@ -1,0 +1,144 @@
+"""Weights files (`.pdparams`): pickles, read with nothing but numpy's own constructors allowed."""
+
+from __future__ import annotations
+
+import difflib
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paritygate.converter.errors import SourceError, UnsafeSource
+from paritygate.converter.types import Array
+
+if TYPE_CHECKING:
+    import paddle
+
+_ALLOWED = {
+    ("collections", "OrderedDict"), ("numpy", "ndarray"), ("numpy", "dtype"), ("builtins", "tuple"),
+    ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"),
+    ("numpy.core.numeric", "_frombuffer"), ("numpy._core.numeric", "_frombuffer"),
+}  # fmt: skip
+"""What `paddle.save` writes for tensors; none of it does anything but build an array."""
+
+_NAMES_KEY = "StructuredToParameterName@@"
+
+_USUAL_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "network", "params")
+
+
+class _Restricted(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise UnsafeSource(f"{module}.{name}")
+        return super().find_class(module, name)
+
+
+def load_parameters(path: Path, key: str | None, *, trust: bool) -> tuple[dict[str, Array], str]:
+    """The weights in a file by name, and which entry of it they are.
+
+    Raises:
+        UnsafeSource: If the file asks for code and is not trusted.
+        SourceError: If it is damaged, or holds no weights.
+    """
+    content = _load(path, trust=trust)
+    if not isinstance(content, Mapping):
+        raise SourceError(f"{path} holds a {type(content).__name__}, not a dict of weights by name.")
+    chosen = key if key is not None else next((k for k in _USUAL_KEYS if _is_weights(content.get(k))), None)
+    if chosen is None or (key is None and _is_weights(content)):
+        return _weights(content, path, "the file"), "raw"
+    if chosen not in content:
+        near = difflib.get_close_matches(chosen, [str(k) for k in content], n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise SourceError(f"{path} has no entry {chosen!r}; it holds {_some(list(map(str, content)))}.{hint}")
+    return _weights(content[chosen], path, f"its entry {chosen!r}"), f"checkpoint key {chosen}"
+
+
+def _load(path: Path, *, trust: bool) -> Any:
+    try:
+        with path.open("rb") as file:
+            return (pickle.Unpickler if trust else _Restricted)(file).load()
+    except UnsafeSource as error:
+        raise UnsafeSource(
+            f"{path} asks for {error} when it is opened, which could run code; it was not. Pass --trust "
+            "(trust=True) if you know where the file comes from, or save a state dict: paddle.save(layer.state_dict(), path)."
+        ) from error
+    except Exception as error:
+        raise SourceError(
+            f"{path} cannot be read as weights ({type(error).__name__}): cut short, or something else. Save it "
+            "again with paddle.save(layer.state_dict(), path)."
+        ) from error
+
+
+def _is_weights(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(_as_array(item) is not None for item in value.values())
+
+
+def _as_array(value: Any) -> Array | None:
+    """A tensor inside a nested dict is written as (name, array)."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
+        value = value[1]
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _weights(content: Any, path: Path, where: str) -> dict[str, Array]:
+    arrays = {} if not isinstance(content, Mapping) else {
+        str(name): array for name, value in content.items()
+        if name != _NAMES_KEY and (array := _as_array(value)) is not None
+    }  # fmt: skip
+    if not arrays:
+        held = _some(list(map(str, content))) if isinstance(content, Mapping) else type(content).__name__
+        raise SourceError(
+            f"{path}: {where} holds no weights, but {held}. Name the entry: weights= (--weights)."
+        )
+    return arrays
+
+
+def load_into(layer: paddle.nn.Layer, arrays: Mapping[str, Array], path: Path, factory: str) -> list[str]:
+    """Put weights into the layer that a factory built; all names and shapes must fit.
+
+    Raises:
+        SourceError: Listing the names and shapes that do not.
+    """
+    expected = layer.state_dict()
+    found, notes = _fitting_names(arrays, set(expected))
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected]
+    shapes = [
+        f"{name} is {list(found[name].shape)} in the file and {list(expected[name].shape)} in the layer"
+        for name in expected
+        if name in found and list(found[name].shape) != list(expected[name].shape)
+    ]
+    if missing or unexpected or shapes:
+        parts = [
+            f"missing {_some([_nearest(n, unexpected) for n in missing])}" if missing else "",
+            f"unexpected {_some(unexpected)}" if unexpected else "",
+            f"shapes differ: {_some(shapes)}" if shapes else "",
+        ]
+        raise SourceError(
+            f"{path} does not fit what {factory} builds: {'; '.join(filter(None, parts))}. Use the factory and "
+            "the settings that the weights were trained with."
+        )
+    layer.set_state_dict(dict(found))
+    return notes
+
+
+def _fitting_names(arrays: Mapping[str, Array], wanted: set[str]) -> tuple[dict[str, Array], list[str]]:
+    """Names without the prefix that DataParallel put before every one."""
+    prefix = "_layers."
+    if arrays and all(name.startswith(prefix) for name in arrays) and not set(arrays) & wanted:
+        note = f"The prefix {prefix!r} of DataParallel was taken off every name."
+        return {name.removeprefix(prefix): array for name, array in arrays.items()}, [note]
+    return dict(arrays), []
+
+
+def _nearest(name: str, others: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, others, n=1)
+    return f"{name} (nearest: {near[0]})" if near else name
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
