@@ -7,12 +7,14 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
+WORKERS ?= auto
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PIP_QUIET := $(PIP) install --quiet --no-input
 EXTRA_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
-PYTEST := $(BIN)/python -m pytest $(PYTEST_ARGS)
+# Tests of one file stay together (tests/conftest.py); `make test WORKERS=0` runs all in one process.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup $(PYTEST_ARGS)
 
 .PHONY: help quickstart test test-real soak lint format bench clean environment dev-environment real-environment
 
@@ -60,7 +62,7 @@ test-real: dev-environment real-environment
 	$(PYTEST) -m "real and not soak"
 
 soak: dev-environment real-environment
-	$(PYTEST) -m soak --timeout=3600
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m soak --timeout=3600
 
 lint: dev-environment
 	$(BIN)/ruff check .

@@ -25,7 +25,8 @@ LAYERS = {
         "What the quickstart adds: PyTorch to train with, the digits, a stock client.",
     ),
     "dev": (
-        "pytest pytest-asyncio pytest-timeout hypothesis jsonschema httpx skl2onnx joblib ruff mypy import-linter "
+        "pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis jsonschema httpx skl2onnx joblib ruff mypy "
+        "import-linter "
         "types-PyYAML packaging build kubernetes-validate cel-python",
         "What tests and lint add.",
     ),
