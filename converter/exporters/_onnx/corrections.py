@@ -6,6 +6,8 @@ alone, like the evaluator's own.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import defs
 from onnx.reference.op_run import OpRun
@@ -76,4 +78,41 @@ class GlobalMaxPool(OpRun):
         return (np.asarray(x.max(axis=tuple(range(2, x.ndim)), keepdims=True)),)
 
 
-CORRECTIONS: list[type[OpRun]] = [Softmax, LogSoftmax, Hardmax, GlobalMaxPool]
+class BatchNormalization(OpRun):
+    """Normalises with the running statistics, or in training mode with those of the batch.
+
+    The evaluator takes the batch's own statistics for every graph of opset 9 to 13. There, a node trains only if
+    it has more than one output; from opset 14 on an attribute says so. Source: onnx/docs/Changelog.md,
+    BatchNormalization-9 and BatchNormalization-14.
+    """
+
+    op_domain = ""
+
+    def _run(self, x: Array, scale: Array, bias: Array, mean: Array, var: Array, **_defaults: object) -> Any:
+        given = {attribute.name: attribute for attribute in self.onnx_node.attribute}
+        epsilon = given["epsilon"].f if "epsilon" in given else 1e-5
+        momentum = given["momentum"].f if "momentum" in given else 0.9
+        said = "training_mode" in given and given["training_mode"].i == 1
+        trains = said or (self.run_params["opsets"].get("", 0) < 14 and len(self.onnx_node.output) > 1)
+        if "spatial" in given and given["spatial"].i == 0:
+            raise NotImplementedError(
+                "BatchNormalization of each activation (spatial=0, opset 7) is not known"
+            )
+        if not trains:
+            return (_normalised(x, scale, bias, mean, var, epsilon),)
+        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+        own_mean, own_var = x.mean(axis=axes), x.var(axis=axes)
+        kept = [old * momentum + own * (1 - momentum) for old, own in ((mean, own_mean), (var, own_var))]
+        y = _normalised(x, scale, bias, own_mean, own_var, epsilon)
+        old_form = self.run_params["opsets"].get("", 0) < 14
+        rest = [*kept, own_mean, own_var] if old_form else kept
+        return tuple(np.asarray(array).astype(x.dtype) for array in (y, *rest)[: len(self.onnx_node.output)])
+
+
+def _normalised(x: Array, scale: Array, bias: Array, mean: Array, var: Array, epsilon: float) -> Array:
+    by_channel = (1, -1, *(1,) * (x.ndim - 2))
+    s, b, m, v = (array.reshape(by_channel) for array in (scale, bias, mean, var))
+    return np.asarray(s * (x - m) / np.sqrt(v + np.asarray(epsilon, v.dtype)) + b).astype(x.dtype)
+
+
+CORRECTIONS: list[type[OpRun]] = [Softmax, LogSoftmax, Hardmax, GlobalMaxPool, BatchNormalization]

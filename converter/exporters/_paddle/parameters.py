@@ -63,7 +63,8 @@ def _load(path: Path, *, trust: bool) -> Any:
     except UnsafeSource as error:
         raise UnsafeSource(
             f"{path} asks for {error} when it is opened, which could run code; it was not. Pass --trust "
-            "(trust=True) if you know where the file comes from, or save a state dict: paddle.save(layer.state_dict(), path)."
+            "(trust=True) if you know where the file comes from, or save weights only: "
+            "paddle.save(layer.state_dict(), path)."
         ) from error
     except Exception as error:
         raise SourceError(

@@ -66,7 +66,7 @@ def read_document(path: Path) -> Mapping[str, Any]:
 
 def operations(document: Mapping[str, Any]) -> list[Operation]:
     """Every operator, those of inner blocks too."""
-    return [Operation(_name(entry), _layer(entry)) for entry in _entries(document)]
+    return [Operation(_name(entry), _layer(entry)) for entry in _entries(document) if entry["#"] != "p"]
 
 
 def refuse_code(names: list[str], path: Path, *, trust: bool) -> None:
@@ -129,7 +129,7 @@ def _name(entry: Mapping[str, Any]) -> str:
 
 def _layer(entry: Mapping[str, Any]) -> str | None:
     attributes = entry.get("A")
-    if entry.get("#") == "p" or not isinstance(attributes, list):
+    if not isinstance(attributes, list):
         return None
     said = _attributes(entry).get("struct_name")
     return str(said).strip("/") or None if said else None

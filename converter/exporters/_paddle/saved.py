@@ -34,8 +34,10 @@ class SavedProgram(SourceModel):
         self._prefix = folder / "program"
         own = self._prefix.with_suffix(path.suffix)
         own.symlink_to(path.absolute())
-        names = _old_operators(path) if self._old else _operators(path)
-        programs.refuse_code(names, path, trust=trust)
+        operators, weighted = _old_operators(path) if self._old else _operators(path)
+        programs.refuse_code(operators, path, trust=trust)
+        if weighted and not parameters.exists():
+            raise SourceError(f"{path} needs its weights, and there is no file {parameters} beside it.")
         self._parameters = _link(parameters, self._prefix.with_suffix(PARAMETERS_SUFFIX))
         self.notes: list[str] = []
         with static_mode(old=self._old):
@@ -119,24 +121,28 @@ def _ends(program: Any) -> tuple[list[Any], list[Any]]:
     return feeds, fetched
 
 
-def _operators(path: Path) -> list[str]:
-    return [entry.name for entry in programs.operations(programs.read_document(path))]
+def _operators(path: Path) -> tuple[list[str], bool]:
+    """The operators of a program, and whether it has weights."""
+    document = programs.read_document(path)
+    return [entry.name for entry in programs.operations(document)], programs.has_parameters(document)
 
 
-def _old_operators(path: Path) -> list[str]:
-    """The operators of a program of paddle 2, from its protobuf form."""
+def _old_operators(path: Path) -> tuple[list[str], bool]:
+    """The same of a program of paddle 2, from its protobuf form."""
     from paddle.base.proto import framework_pb2
 
     try:
         described = framework_pb2.ProgramDesc.FromString(path.read_bytes())
         names = [operator.type for block in described.blocks for operator in block.ops]
+        ends = {"feed", "fetch"}
+        weighted = any(v.persistable and v.name not in ends for block in described.blocks for v in block.vars)
     except Exception as error:
         raise SourceError(
             f"{path} is no PaddlePaddle program: cut short, or something else. Save it again with paddle.jit.save."
         ) from error
     if "fetch" not in names:
         raise SourceError(f"{path} holds no PaddlePaddle program with outputs; save it with paddle.jit.save.")
-    return names
+    return names, weighted
 
 
 def _link(parameters: Path, place: Path) -> Path | None:

@@ -186,7 +186,7 @@ def _text_direction() -> tuple[Any, dict[str, Any]]:
     path = (
         unpacked("rapidocr-onnxruntime") / "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
     )
-    return path, {"inputs": {"x": sample(1, 3, 32, 32)}, "dynamic": {"x": {0: "batch"}}, "float64": False}
+    return path, {"inputs": {"x": sample(1, 3, 48, 64)}, "dynamic": {"x": {0: "batch"}}}
 
 
 # --- refused ------------------------------------------------------------------------------------------------

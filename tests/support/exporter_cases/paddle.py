@@ -323,7 +323,6 @@ CASES = ExporterCases(
     },
     trained={
         "text-direction": _ocr("ch_ppocr_mobile_v2_cls_infer", (1, 3, 48, 64), {0: "batch"}),
-        "text-detection": _ocr("ch_PP-OCRv4_det_infer", (1, 3, 64, 64), {0: "batch"}),
         "text-recognition": _ocr("ch_PP-OCRv4_rec_infer", (1, 3, 48, 64), {0: "batch"}),
         "digits": _digits,
     },
