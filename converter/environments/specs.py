@@ -65,7 +65,7 @@ SPECS: dict[str, EnvironmentSpec] = {
     ),
     "trees": EnvironmentSpec(
         name="trees",
-        exporters=("sklearn", "xgboost"),
+        exporters=("sklearn", "xgboost", "lightgbm"),
         modules=("sklearn", "skl2onnx", "joblib", "pandas", "xgboost", "lightgbm"),
     ),
     "jax": EnvironmentSpec(

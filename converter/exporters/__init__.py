@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 EXPORTERS: dict[str, str] = {
     "pytorch": "paritygate.converter.exporters.pytorch:PyTorchExporter",
     "keras": "paritygate.converter.exporters.keras:KerasExporter",
+    "tensorflow": "paritygate.converter.exporters.tensorflow:TensorFlowExporter",
     "sklearn": "paritygate.converter.exporters.sk:SklearnExporter",
+    "xgboost": "paritygate.converter.exporters.xgboost:XGBoostExporter",
+    "lightgbm": "paritygate.converter.exporters.lightgbm:LightGBMExporter",
+    "pmml": "paritygate.converter.exporters.pmml:PmmlExporter",
     "onnx": "paritygate.converter.exporters.onnx_file:OnnxFileExporter",
     "paddle": "paritygate.converter.exporters.paddle:PaddleExporter",
 }
@@ -73,6 +77,7 @@ def export_model(
     trust: bool = False,
     factory: str | None = None,
     weights: str | None = None,
+    signature: str | None = None,
     samples: Iterable[Feeds] | None = None,
     include_samples: bool = False,
     integer_ranges: Mapping[str, tuple[int, int]] | None = None,
@@ -95,6 +100,7 @@ def export_model(
         trust: Whether files that can run code may be opened.
         factory: `module:function` that builds the network for a weights file.
         weights: The entry of a training checkpoint that holds the weights, see `ExportConfig.weights`.
+        signature: Which signature of a SavedModel, see `ExportConfig.signature`.
         samples: The user's own inputs; kept out of the bundle unless `include_samples`.
         include_samples: Whether the samples are sealed into the bundle as probes.
         integer_ranges: Smallest and largest value of integer inputs, by name.
@@ -121,6 +127,7 @@ def export_model(
         trust=trust,
         factory=factory,
         weights=weights,
+        signature=signature,
         samples=tuple(samples or ()),
         include_samples=include_samples,
         integer_ranges=dict(integer_ranges or {}),

@@ -57,11 +57,11 @@ def as_output(name: str, value: Any) -> Array:
     if value.dtype.kind in "OUS":
         return value.astype(str).astype(object)
     if name == LABEL:
-        return _as_labels(value)
+        return as_labels(value)
     return value
 
 
-def _as_labels(value: Array) -> Array:
+def as_labels(value: Array) -> Array:
     """Labels as int64, which is what converted graphs give; the numbers stay what they are."""
     labels = value.astype(np.int64)
     if not np.array_equal(labels, value):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from support.exporter_cases import ExporterCases, Refusal
+from support.exporter_cases import BuildIn, ExporterCases, Refusal
+from support.exporter_cases.payloads import Payload
 
 _SMALL = {"n_estimators": 20, "max_depth": 4, "n_jobs": 1}
 
@@ -89,23 +92,13 @@ def _cancer() -> tuple[Any, dict[str, Any]]:
     return xgboost.XGBRFClassifier(n_estimators=40, n_jobs=2).fit(x, y), {"inputs": x[:50]}
 
 
-class Payload:
-    """A pickle that makes a folder when it is opened."""
-
-    def __init__(self, canary: Path) -> None:
-        self._canary = canary
-
-    def __reduce__(self) -> Any:
-        return Path.mkdir, (self._canary,)
-
-
 def _planted(folder: Path, canary: Path) -> tuple[Any, dict[str, Any]]:
     path = folder / "model.pkl"
     path.write_bytes(pickle.dumps(Payload(canary)))
     return str(path), {}
 
 
-def _cut(suffix: str, keep: float) -> Any:
+def _cut(suffix: str, keep: float) -> BuildIn:
     def build(folder: Path) -> tuple[Any, dict[str, Any]]:
         path = folder / f"model{suffix}"
         _booster().save_model(path)
@@ -116,20 +109,18 @@ def _cut(suffix: str, keep: float) -> Any:
     return build
 
 
-def _text(name: str, content: bytes, **options: Any) -> Any:
+def _text(name: str, content: bytes) -> BuildIn:
     def build(folder: Path) -> tuple[Any, dict[str, Any]]:
         (folder / name).write_bytes(content)
-        return str(folder / name), options
+        return str(folder / name), {}
 
     return build
 
 
-def _damaged(change: Any) -> Any:
+def _damaged(change: Callable[[Any], None]) -> BuildIn:
     """A whole document with one thing in a tree changed: XGBoost itself would crash or answer anything."""
 
     def build(folder: Path) -> tuple[Any, dict[str, Any]]:
-        import json
-
         path = folder / "model.json"
         _booster().save_model(path)
         document = json.loads(path.read_bytes())
