@@ -60,6 +60,9 @@ class ExportConfig:
     """The entry of a training checkpoint that holds the weights, such as `ema_state_dict`; dots go deeper. None
     takes the raw ones, alone or under one of the usual names, and the manifest says which."""
 
+    signature: str | None = None
+    """Which signature of a SavedModel. None takes `serving_default` or `serve`, or the only one that there is."""
+
     samples: tuple[Feeds, ...] = ()
     """The user's own inputs. Their digest and figures are recorded; the arrays stay out of the bundle."""
 

@@ -39,6 +39,9 @@ def export(
     weights: Annotated[
         str | None, typer.Option(help="The entry of a training checkpoint that holds the weights, e.g. ema.")
     ] = None,
+    signature: Annotated[
+        str | None, typer.Option(help="The signature of a SavedModel; default: serving_default or serve.")
+    ] = None,
     samples: Annotated[
         Path | None, typer.Option(help=".npz with example inputs, one array an input.")
     ] = None,
@@ -73,6 +76,7 @@ def export(
         name=name or _name_of(source),
         factory=factory,
         weights=weights,
+        signature=signature,
         inputs=examples,
         dynamic=parse_dynamic(dynamic or [], shapes),
         output_names=tuple(output_name) if output_name else None,

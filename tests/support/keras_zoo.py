@@ -235,7 +235,7 @@ def _export(build: Any, out: Path) -> dict[str, Any]:
     variables = [np.array(variable.numpy()) for variable in getattr(model, "variables", ())]
     said: dict[str, Any] = {"detected": detect(model)}
     try:
-        bundle = get_exporter("keras").export(
+        bundle = get_exporter(said["detected"]).export(
             model, out / build.__name__, ExportConfig(build.__name__, **options)
         )
         said["farthest"] = _farthest(model, bundle)

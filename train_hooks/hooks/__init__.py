@@ -10,6 +10,7 @@ from paritygate.train_hooks.hooks.base import Hook
 
 HOOKS = {
     "keras": "paritygate.train_hooks.hooks.keras:KerasHook",
+    "tensorflow": "paritygate.train_hooks.hooks.tensorflow:TensorFlowHook",
     "pytorch": "paritygate.train_hooks.hooks.pytorch:PyTorchHook",
 }
 

@@ -1,4 +1,4 @@
-"""Keras and `tf.Module`s: variables of a distribution strategy are read locally, without the other workers."""
+"""Keras models: variables of a distribution strategy are read locally, without the other workers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from paritygate.train_hooks.types import Rank
 
 
 class KerasHook(Hook):
-    """Models of `keras` and of `tf_keras`, and plain `tf.Module`s."""
+    """Models of `keras`, on any of its backends, and of `tf_keras`."""
 
     framework: ClassVar[str] = "keras"
 
     def owns(self, model: Any) -> bool:
-        """Whether it is a Keras model of either package, or a `tf.Module`."""
-        kinds = (("keras", "Model"), ("tf_keras", "Model"), ("tensorflow", "Module"))
+        """Whether it is a Keras model of either package."""
+        kinds = (("keras", "Model"), ("tf_keras", "Model"))
         known = [(sys.modules[package], name) for package, name in kinds if package in sys.modules]
         return any(isinstance(model, getattr(package, name)) for package, name in known)
 
@@ -33,12 +33,12 @@ class KerasHook(Hook):
         Under MultiWorkerMirroredStrategy, a look at some variables (running means of batch normalisation) is an
         all-reduce, which would wait for workers that have gone on. So the copy has those of worker 0.
         """
-        if not any(_is_distributed(variable) for variable in model.variables):
+        if not any(is_distributed(variable) for variable in model.variables):
             return model
         return _copy_outside(model)
 
 
-def _is_distributed(variable: Any) -> bool:
+def is_distributed(variable: Any) -> bool:
     """Whether a distribution strategy holds one part of the variable on each device.
 
     Asked of the variable itself first: any other look at it (hasattr, too) would read it, on all workers.
@@ -52,7 +52,7 @@ def _is_distributed(variable: Any) -> bool:
 
 def _local_value(variable: Any) -> Any:
     """float[...] of one variable, as this worker's first device holds it."""
-    if not _is_distributed(variable):
+    if not is_distributed(variable):
         return variable.numpy()
     distributed = sys.modules["tensorflow"].distribute.DistributedValues
     backing = variable if isinstance(variable, distributed) else variable._value

@@ -28,6 +28,7 @@ MODULES = (
     "paritygate.converter.exporters.base",
     "paritygate.converter.exporters.pytorch",
     "paritygate.converter.exporters.keras",
+    "paritygate.converter.exporters.tensorflow",
     "paritygate.converter.exporters.sk",
     "paritygate.converter.checkpoints.factories",
 )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from support.exporter_cases import ExporterCases, sample
+from support.digits_data import digits
+from support.exporter_cases import ExporterCases, Refusal, sample
+from support.model_packages import unpacked
 
 
 def _keras(*layers: Callable[[Any], Any], shape: tuple[int | None, ...]) -> Any:
@@ -46,10 +49,37 @@ def _keras_demoted() -> tuple[Any, dict[str, Any]]:
     return model, {"inputs": {"x": sample(2, 3, 2)}, "dynamic": {"x": {0: "batch", 1: "frozen"}}}
 
 
+def _fer() -> tuple[Any, dict[str, Any]]:
+    """A whole Keras 2 model: facial expressions, trained by the authors of the package."""
+    return str(unpacked("fer") / "fer" / "data" / "emotion_model.hdf5"), {}
+
+
+def _digits() -> tuple[Any, dict[str, Any]]:
+    """A small convolutional network, trained here until it reads most digits."""
+    model = _keras(
+        lambda k: k.layers.Conv2D(8, 3, activation="relu"), lambda k: k.layers.MaxPooling2D(),
+        lambda k: k.layers.Flatten(), lambda k: k.layers.Dense(10, activation="softmax", name="probabilities"),
+        shape=(8, 8, 1),
+    )  # fmt: skip
+    pictures, classes = digits()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    fitted = model.fit(pictures, classes, epochs=6, batch_size=32, verbose=0)
+    right = fitted.history["accuracy"][-1]
+    assert right > 0.8, f"the network has learned nothing: {right:.2f} of the digits are right"
+    return model, {"inputs": {"x": pictures[:5]}}
+
+
+def _absent(folder: Path) -> tuple[Any, dict[str, Any]]:
+    return str(folder / "absent.keras"), {}
+
+
 CASES = ExporterCases(
     module="tensorflow",
     environment="tensorflow",
     ranks={"rank2": _keras_matrix, "rank3": _keras_sequence, "rank4": _keras_picture},
     demoted=_keras_demoted,
     guarded=_keras_matrix,
+    trained={"fer": _fer, "digits": _digits},
+    packages=("fer", "scikit-learn"),
+    refused={"absent": Refusal(_absent, "SourceNotFound", "there is no file .*absent")},
 )

@@ -1,0 +1,1 @@
+"""Keras models: their files, how they are asked, their double-precision twin."""

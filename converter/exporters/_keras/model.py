@@ -1,0 +1,98 @@
+"""A Keras model as a source: what it takes and gives, called in inference mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paritygate.converter.config import ExportConfig
+from paritygate.converter.errors import ExportError
+from paritygate.converter.exporters._keras.calls import is_sequential, packed_call, training_off
+from paritygate.converter.exporters._keras.twin import twin_builder
+from paritygate.converter.exporters._tensorflow.callables import open_callable
+from paritygate.converter.exporters._tensorflow.inputs import declared_shapes, own_example
+from paritygate.converter.exporters._tensorflow.model import TensorFlowModel
+from paritygate.converter.exporters._tensorflow.values import source_dtype
+from paritygate.converter.exporters.base import SourceInput, SourceModel, Weights
+from paritygate.converter.exporters.binding import declared_inputs
+
+
+def is_keras_model(source: Any) -> bool:
+    """Whether it is a model of `keras` or of `tf_keras`; imports neither."""
+    return any(
+        kind.__name__ == "Model" and kind.__module__.split(".")[0] in ("keras", "tf_keras")
+        for kind in type(source).__mro__
+    )
+
+
+def open_model(model: Any, config: ExportConfig, weights: Weights) -> SourceModel:
+    """A Keras model that runs on the tensorflow backend, or one of tf_keras.
+
+    Raises:
+        ExportError: If it has no weights yet, or does not say what it takes and nobody else does.
+    """
+    if not model.built:
+        raise ExportError(
+            f"Keras model {model.name!r} has no weights yet: it was never called. Call it once on real inputs "
+            "(or train it) before exporting it."
+        )
+    symbolic = getattr(model, "inputs", None)
+    if not symbolic:
+        return open_callable(model, training_off(model), model.call, config, weights)
+    inputs = declared_shapes(config, tuple(_source_input(model, tensor) for tensor in symbolic))
+    names = [spec.name for spec in inputs]
+    specs_only = declared_inputs(config.inputs) is not None
+    return TensorFlowModel(
+        call=packed_call(model),
+        inputs=inputs,
+        dims_are_declared=True,
+        example=None if specs_only else own_example(config, names),
+        weights=weights,
+        positional_names=[_layer_name(tensor) for tensor in model.outputs],
+        output_shapes=_output_shapes(model),
+        build_twin=twin_builder(model),
+        ranges=_embedding_rows(model, symbolic, names),
+    )
+
+
+def _source_input(model: Any, tensor: Any) -> SourceInput:
+    shape = [None if dim is None else int(dim) for dim in tensor.shape]
+    if is_sequential(model) and shape:
+        # A Sequential that was built by its first call holds that call's batch size, which nobody declared.
+        shape[0] = None
+    return SourceInput(_layer_name(tensor), source_dtype(tensor.dtype), tuple(shape))
+
+
+def _output_shapes(model: Any) -> list[list[int | None]]:
+    """Sizes of the outputs in the order of the answer, batch left open; nothing for answers with keys.
+
+    Keras lists the outputs of a dict by sorted key, the answer holds them in the dict's own order.
+    """
+    answer = None if is_sequential(model) else model.output
+    if isinstance(answer, Mapping) or (
+        isinstance(answer, list | tuple) and len(answer) != len(model.outputs)
+    ):
+        return []
+    shapes = [[None if dim is None else int(dim) for dim in tensor.shape] for tensor in model.outputs]
+    return [[None, *shape[1:]] if shape else [] for shape in shapes]
+
+
+def _layer_name(tensor: Any) -> str:
+    history = tensor._keras_history
+    return str((history.operation if hasattr(history, "operation") else history.layer).name)
+
+
+def _embedding_rows(model: Any, symbolic: Sequence[Any], names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """For each input that an Embedding indexes: the rows that it has."""
+    rows: dict[str, tuple[int, int]] = {}
+    for layer in model.layers:
+        if type(layer).__name__ != "Embedding":
+            continue
+        try:
+            indexed = layer.input
+        except (AttributeError, ValueError):  # used in several places, so it has no one input
+            continue
+        for tensor, name in zip(symbolic, names, strict=True):
+            if tensor is indexed:
+                rows[name] = (0, min(rows.get(name, (0, layer.input_dim - 1))[1], layer.input_dim - 1))
+    return rows

@@ -1,0 +1,1 @@
+"""What TensorFlow sources share: SavedModels, frozen graphs, checkpoints, modules and functions, Keras models."""

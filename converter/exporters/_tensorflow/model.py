@@ -1,0 +1,159 @@
+"""What every TensorFlow source shares: ask it, and turn it into ONNX with tf2onnx.
+
+The conversion always goes through a `tf.function` of our own, whatever the model is: `tf2onnx.convert.from_keras`
+fails on a Sequential model (KeyError 'keras_tensor_10', seen with Keras 3.15 and tf2onnx 1.17), and a function of
+our own fixes the order of the outputs, which dict outputs otherwise leave to TensorFlow's sorting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from paritygate.converter.errors import ExportError
+from paritygate.converter.exporters._tensorflow.calls import Call
+from paritygate.converter.exporters._tensorflow.imports import telling_line
+from paritygate.converter.exporters._tensorflow.structure import flatten, name_outputs
+from paritygate.converter.exporters._tensorflow.values import is_float, tf_dtype, to_array, to_tensor
+from paritygate.converter.exporters._tensorflow.widening import LIMIT_BYTES, widened_call
+from paritygate.converter.exporters._tensorflow.writing import write_onnx
+from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
+from paritygate.converter.types import Array, Dim, Feeds, TensorSpec
+
+NEWEST_OPSET = 18
+"""tf2onnx 1.17 writes no later opset ("make_sure failure: Opset 19 is not supported yet")."""
+
+
+@dataclass
+class TensorFlowModel(SourceModel):
+    """A callable of tensors that is open for export.
+
+    Attributes:
+        call: The model in inference mode.
+        inputs: What it takes, in order.
+        positional_names: Names of outputs that the model gives by position; `output_<k>` where there are none.
+        output_shapes: Sizes of the outputs where the framework tells them; None is one that may vary.
+        build_twin: Builds the same callable in double precision, or None where there is no way.
+        ranges: Safe values of integer inputs.
+        owner: What keeps the model's variables alive, where the call alone does not.
+        whole_numbers: Told by `convert`, from the traced graph.
+    """
+
+    call: Call
+    inputs: tuple[SourceInput, ...]
+    dims_are_declared: bool = False
+    example: Feeds | None = None
+    weights: Weights = field(default_factory=Weights)
+    notes: list[str] = field(default_factory=list)
+    positional_names: Sequence[str] = ()
+    output_shapes: Sequence[Sequence[int | None]] = ()
+    build_twin: Callable[[], Call] | None = None
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    owner: Any = None
+    whole_numbers: bool = False
+    _twin: Call | None = None
+    _traced_names: Sequence[str] = ()
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Call the model eagerly."""
+        tensors = [to_tensor(feeds[spec.name]) for spec in self.inputs]
+        try:
+            answer = self.call(tensors)
+        except Exception as error:
+            raise ValueError(telling_line(error)) from error
+        return {name: to_array(tensor) for name, tensor in self._named(answer)}
+
+    def run_float64(self, feeds: Feeds) -> dict[str, Array] | None:
+        """Call the double-precision twin, once it has agreed with the model itself.
+
+        A twin that computes something else would pass for a large noise floor and excuse real faults.
+        """
+        wide = {name: a.astype(np.float64) if is_float(a) else a for name, a in feeds.items()}
+        tensors = [to_tensor(wide[spec.name]) for spec in self.inputs]
+        twin = self._twin or (self.build_twin or self._widened_graph)()
+        if twin is None:
+            return None
+        answers = {name: to_array(tensor) for name, tensor in self._named(twin(tensors))}
+        if self._twin is None:
+            _check_twin(self.run(feeds), answers)
+            self._twin = twin
+        return answers
+
+    def integer_ranges(self) -> Mapping[str, tuple[int, int]]:
+        """The rows of embeddings that inputs index."""
+        return self.ranges
+
+    def convert(self, request: ConversionRequest) -> None:
+        """Trace the call with the open sizes open and write it with tf2onnx."""
+        if request.opset > NEWEST_OPSET:
+            raise ExportError(
+                f"opset {request.opset} cannot be written for TensorFlow models: tf2onnx ends at {NEWEST_OPSET}. "
+                f"Pass opset={NEWEST_OPSET} or lower."
+            )
+        function, signature = self._traceable(request.inputs)
+        concrete = function.get_concrete_function(*signature)
+        self.whole_numbers = not any(t.dtype.is_floating for t in _tensors(concrete.graph))
+        large = _weight_bytes(concrete) > request.external_data_threshold_bytes
+        write_onnx(function, signature, request, self.output_shapes, large=large)
+
+    def _named(self, answer: Any) -> list[tuple[str, Any]]:
+        taken = [spec.name for spec in self.inputs]
+        return name_outputs(flatten(answer), self.positional_names, taken)
+
+    def _traceable(self, inputs: Sequence[TensorSpec]) -> tuple[Any, list[Any]]:
+        import tensorflow as tf
+
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator, unused-ignore]
+        def served(*tensors: Any) -> list[Any]:
+            # An Identity each: one tensor given twice, or an input handed through, is still an output of its own.
+            named = self._named(self.call(tensors))
+            self._traced_names = [name for name, _ in named]
+            return [tf.identity(tensor) for _, tensor in named]
+
+        signature = [
+            tf.TensorSpec(
+                [d if isinstance(d, int) else None for d in spec.shape], tf_dtype(spec.dtype), f"in_{k}"
+            )
+            for k, spec in enumerate(inputs)
+        ]
+        return served, signature
+
+    def _widened_graph(self) -> Call | None:
+        """The traced graph in double precision; None where it would be too large, or holds no floats."""
+        function, signature = self._traceable(
+            [TensorSpec(i.name, i.dtype, _open(i.shape)) for i in self.inputs]
+        )
+        concrete = function.get_concrete_function(*signature)
+        if _weight_bytes(concrete, width=8) > LIMIT_BYTES:
+            return None
+        twin, names = widened_call(concrete), self._traced_names
+        return lambda tensors: dict(zip(names, twin(tensors), strict=True))
+
+
+def _open(shape: Sequence[Dim | None]) -> tuple[Dim, ...]:
+    return tuple("open" if dim is None else dim for dim in shape)
+
+
+def _tensors(graph: Any) -> list[Any]:
+    return [tensor for operation in graph.get_operations() for tensor in operation.outputs]
+
+
+def _weight_bytes(concrete: Any, width: int | None = None) -> int:
+    return sum(int(np.prod(v.shape)) * (width or int(v.dtype.size)) for v in concrete.variables)
+
+
+def _check_twin(answers: Feeds, wide: Feeds) -> None:
+    for name, array in answers.items():
+        if not is_float(array):
+            continue
+        narrow, double = array.astype(np.float64), wide[name]
+        scale = float(np.max(np.abs(narrow[np.isfinite(narrow)]), initial=0.0))
+        if double.dtype != np.float64 or not np.allclose(
+            double, narrow, rtol=0.05, atol=0.05 * scale, equal_nan=True
+        ):
+            raise ExportError(
+                f"its double-precision twin computes another {name!r}, so it cannot be a reference"
+            )

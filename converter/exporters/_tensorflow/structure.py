@@ -1,0 +1,70 @@
+"""The tensors in whatever structure a model answers with, in order and with names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paritygate.converter.errors import ExportError
+
+
+def flatten(answer: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], Any]]:
+    """The tensors of a model's answer with their paths: dicts in their own order, None left out.
+
+    Raises:
+        ExportError: If something in it is not a dense tensor.
+    """
+    import tensorflow as tf
+
+    if answer is None:
+        return []
+    if isinstance(answer, Mapping):
+        return [leaf for key, item in answer.items() for leaf in flatten(item, (*path, str(key)))]
+    if isinstance(answer, tuple) and hasattr(answer, "_fields"):
+        pairs = zip(answer._fields, answer, strict=True)
+        return [leaf for key, item in pairs for leaf in flatten(item, (*path, key))]
+    if isinstance(answer, list | tuple):
+        return [leaf for k, item in enumerate(answer) for leaf in flatten(item, (*path, k))]
+    if isinstance(answer, tf.RaggedTensor | tf.SparseTensor):
+        raise ExportError(
+            f"the model gives a {type(answer).__name__}{_at(path)}; served models give dense tensors. "
+            "Add .to_tensor() or tf.sparse.to_dense to it."
+        )
+    try:
+        return [(path, tf.convert_to_tensor(answer))]
+    except (TypeError, ValueError) as error:
+        raise ExportError(f"the model gives a {type(answer).__name__}{_at(path)}, not a tensor.") from error
+
+
+def _at(path: tuple[str | int, ...]) -> str:
+    return f" at output {'/'.join(map(str, path))}" if path else ""
+
+
+def name_outputs(
+    leaves: Sequence[tuple[tuple[str | int, ...], Any]], positional: Sequence[str], taken: Sequence[str] = ()
+) -> list[tuple[str, Any]]:
+    """Each tensor with its name: the keys on its path, or for one given by position the name at that position.
+
+    A name that an input or an earlier output has gets a number: in a graph every value has its own.
+    """
+    if not leaves:
+        raise ExportError("the model gives no tensor at all.")
+    fitting = positional if len(positional) == len(leaves) else ()
+    named: list[tuple[str, Any]] = []
+    for k, (path, tensor) in enumerate(leaves):
+        if any(isinstance(part, str) for part in path):
+            name = "_".join(map(str, path))
+        elif fitting:
+            name = fitting[k]
+        else:
+            name = "output" if len(leaves) == 1 else f"output_{k}"
+        named.append((_unused(name, {*taken, *(n for n, _ in named)}), tensor))
+    return named
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    candidate, k = name, 1
+    while candidate in taken:
+        k += 1
+        candidate = f"{name}_{k}"
+    return candidate
