@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paritygate.converter.environments.pins import Pin, canonical, read_pins
+from paritygate.converter.environments.pins import Pin, installed, read_pins
 from paritygate.converter.environments.pip_command import (
     PIP_ARGUMENTS_VARIABLE,
     clean_environment,
@@ -26,7 +25,7 @@ from paritygate.converter.errors import EnvironmentFailure
 
 # Imports each module once, so that a wheel that does not fit this machine is found here and not in the middle of
 # a user's export.
-_TRIAL = "import importlib, sys; [importlib.import_module(module) for module in sys.argv[1:]]"
+TRIAL = "import importlib, sys; [importlib.import_module(module) for module in sys.argv[1:]]"
 
 
 def install(
@@ -66,7 +65,7 @@ def install(
     progress.say(f"importing {', '.join(spec.modules)} once")
     builder.run(
         f"importing {', '.join(spec.modules)}",
-        [python, "-I", "-c", _TRIAL, *spec.modules],
+        [python, "-I", "-c", TRIAL, *spec.modules],
         advice=f"The pinned packages do not run on this machine; see {spec.requirements}.",
     )
 
@@ -109,7 +108,7 @@ class _Builder:
 
 def _check_installed(spec: EnvironmentSpec, directory: Path, pins: Sequence[Pin]) -> None:
     """An option in pip.conf can make pip install something else than it was asked to."""
-    found = installed(directory)
+    found = {name: distribution.version for name, distribution in installed(directory).items()}
     wrong = [
         f"{pin.name} {found.get(pin.name, 'not at all')} instead of {pin.version}"
         for pin in pins
@@ -120,12 +119,3 @@ def _check_installed(spec: EnvironmentSpec, directory: Path, pins: Sequence[Pin]
             f"environment '{spec.name}' cannot be built: pip installed {', '.join(wrong)}. "
             f"Check pip's settings (pip.conf, PIP_* variables or {PIP_ARGUMENTS_VARIABLE})."
         )
-
-
-def installed(directory: Path) -> dict[str, str]:
-    """Version of each distribution that lies in an environment, by its canonical name."""
-    packages = [str(folder) for folder in directory.glob("lib/python*/site-packages")]
-    return {
-        canonical(distribution.metadata["Name"]): distribution.version
-        for distribution in importlib.metadata.distributions(path=packages)
-    }

@@ -21,6 +21,7 @@ from paritygate.converter.bundle import Bundle, read_bundle
 from paritygate.converter.environments.child import BUNDLE_NAME
 from paritygate.converter.environments.manager import Environment, in_use, sync
 from paritygate.converter.environments.processes import Ended, run_supervised
+from paritygate.converter.environments.progress import OnStep
 from paritygate.converter.environments.protocol import Conversation, Event, OnEvent
 from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.environments.specs import find_spec
@@ -43,6 +44,7 @@ def export_isolated(
     directory: Path,
     on_event: OnEvent | None = None,
     *,
+    on_step: OnStep | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     memory_bytes: int | None = None,
 ) -> Bundle:
@@ -53,6 +55,7 @@ def export_isolated(
         request: What to export and how.
         directory: The bundle to write; it must not exist.
         on_event: Told what goes on, in this process and in the child.
+        on_step: Shown how far the build of the environment is, if it is built.
         timeout_s: After so many seconds the child is killed.
         memory_bytes: Private memory that the child may take; None is all the memory of this machine.
 
@@ -63,7 +66,7 @@ def export_isolated(
         ConverterError: What the exporter itself says, as the class that it has in process too.
     """
     tell = on_event or _silent
-    environment = sync(framework, lambda text: tell(Event("progress", text)))
+    environment = sync(framework, lambda text: tell(Event("progress", text)), on_step=on_step)
     directory = Path(directory).absolute()
     with in_use(environment), _workspace(directory) as workspace:
         request.write(workspace)

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
 import re
 import shutil
 import time
@@ -61,21 +62,32 @@ class EnvironmentStatus:
         state: `ready`; `absent` (never built); `partial` (a build died or is going on); `outdated`
             (complete, but of other pins or another Python; nothing uses it from here).
         size_bytes: What its files take on disk; 0 if absent.
+        exporters: The exporters that run in it.
+        packages: How many packages are pinned for it today.
+        python: The version of Python that it is of, or would be built with; empty if it is of another one.
     """
 
     name: str
     directory: Path
     state: str
     size_bytes: int
+    exporters: tuple[str, ...]
+    packages: int
+    python: str
+
+    @property
+    def digest(self) -> str:
+        """The digits that tell its pins, Python and platform from others."""
+        return self.directory.name.rpartition("-")[2]
 
 
 def list_environments() -> list[EnvironmentStatus]:
     """Each environment we can build, and after it what older pins have left."""
     found: list[EnvironmentStatus] = []
     for spec in SPECS.values():
-        found.append(_status(spec.name, spec.directory, "ready"))
+        found.append(_status(spec, spec.directory, "ready"))
         found += [
-            _status(spec.name, directory, "outdated")
+            _status(spec, directory, "outdated")
             for directory in _directories_of(spec.name)
             if directory != spec.directory
         ]
@@ -111,8 +123,21 @@ def sync(
         return ready if ready is not None else _build(spec, lock_fd, timeout_s, progress)
 
 
-def remove(framework: str) -> list[Path]:
+def find(framework: str) -> Environment | None:
+    """The environment of a framework as it lies on disk, or None if it is not built.
+
+    Raises:
+        EnvironmentFailure: If there is no such environment.
+    """
+    return _load(find_spec(framework))
+
+
+def remove(framework: str, *, outdated: bool = False) -> list[Path]:
     """Remove a framework's environments, those of older pins too; gives the directories that are gone.
+
+    Args:
+        framework: The name of an environment, or of an exporter that runs in one.
+        outdated: Keep the one of today's pins.
 
     Raises:
         EnvironmentFailure: If there is no such environment, or another process uses it.
@@ -120,6 +145,8 @@ def remove(framework: str) -> list[Path]:
     spec = find_spec(framework)
     removed = []
     for directory in _directories_of(spec.name):
+        if outdated and directory == spec.directory:
+            continue
         with _lock(directory, fcntl.LOCK_EX, 0.0, silent_line):
             _clear(directory)
         removed.append(directory)
@@ -194,11 +221,24 @@ def _directories_of(name: str) -> list[Path]:
     return sorted(entry for entry in entries if entry.is_dir() and ours.fullmatch(entry.name))
 
 
-def _status(name: str, directory: Path, if_complete: str) -> EnvironmentStatus:
-    if not directory.is_dir():
-        return EnvironmentStatus(name, directory, "absent", 0)
-    state = if_complete if (directory / MARKER_FILE).is_file() else "partial"
-    return EnvironmentStatus(name, directory, state, _size_bytes(directory))
+def _status(spec: EnvironmentSpec, directory: Path, if_complete: str) -> EnvironmentStatus:
+    state, size_bytes = "absent", 0
+    if directory.is_dir():
+        state = if_complete if (directory / MARKER_FILE).is_file() else "partial"
+        size_bytes = _size_bytes(directory)
+    python = platform.python_version() if directory == spec.directory else _python_of(directory)
+    packages = len(read_pins(spec.requirements))
+    return EnvironmentStatus(spec.name, directory, state, size_bytes, spec.exporters, packages, python)
+
+
+def _python_of(directory: Path) -> str:
+    """What a virtual environment says of its Python."""
+    try:
+        text = (directory / "pyvenv.cfg").read_text("utf-8")
+    except OSError:
+        return ""
+    found = re.search(r"^version\s*=\s*(\S+)", text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _size_bytes(directory: Path) -> int:

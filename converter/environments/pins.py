@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,26 @@ def read_pins(requirements: Path) -> dict[str, Pin]:
                 raise EnvironmentFailure(f"{requirements} pins {pin.name} twice; expected each package once.")
             pins[pin.name] = pin
     return pins
+
+
+def installed(directory: Path) -> dict[str, importlib.metadata.Distribution]:
+    """The distributions that lie in a virtual environment, by name; none if it is not there."""
+    packages = [str(folder) for folder in directory.glob("lib/python*/site-packages")]
+    return {
+        canonical(distribution.metadata["Name"]): distribution
+        for distribution in importlib.metadata.distributions(path=packages)
+    }
+
+
+def needed_by(directory: Path, name: str) -> list[str]:
+    """The installed distributions that declare a package; what only an extra draws in is left out."""
+    users = {
+        user
+        for user, distribution in installed(directory).items()
+        for text in distribution.requires or ()
+        if "extra ==" not in text and canonical(re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0]) == name
+    }
+    return sorted(users)
 
 
 def _parse(words: list[str], requirements: Path) -> Pin:

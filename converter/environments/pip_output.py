@@ -45,7 +45,6 @@ class PipOutput:
         if package:
             self._fetch(canonical(package["name"]))
         elif text.startswith("Installing collected packages"):
-            self._progress.say(f"installing {self._step.total} packages")
             self._show(INSTALLING, "", 0)
 
     def look(self) -> None:
@@ -56,7 +55,6 @@ class PipOutput:
 
     def _fetch(self, package: str) -> None:
         self._seen += 1
-        self._progress.say(f"fetching {self._seen} of {self._step.total}: {package}")
         self._show(FETCHING, package, self._seen - 1)
 
     def _show(self, phase: str, package: str, done: int, bytes_done: int = 0, bytes_total: int = 0) -> None:

@@ -30,6 +30,12 @@ class BuildStep:
     bytes_done: int = 0
     bytes_total: int = 0
 
+    def __str__(self) -> str:
+        """One line for a log, worth showing when the phase or the package is another."""
+        if self.phase == INSTALLING:
+            return f"installing {self.total} packages"
+        return f"fetching {self.done + 1} of {self.total}: {self.package}"
+
 
 Say = Callable[[str], None]
 OnStep = Callable[[BuildStep], None]

@@ -8,6 +8,7 @@ from pathlib import Path
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments.isolated import export_isolated
+from paritygate.converter.environments.progress import OnStep
 from paritygate.converter.environments.protocol import Event, OnEvent
 from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec
@@ -24,6 +25,7 @@ def export_source(
     framework: str | None = None,
     isolated: bool | None = None,
     on_event: OnEvent | None = None,
+    on_step: OnStep | None = None,
 ) -> Bundle:
     """Export a checkpoint, saved model or factory to a new bundle.
 
@@ -35,6 +37,7 @@ def export_source(
         isolated: True exports in a framework environment, False in this process; None takes this process where
             the framework is installed and may share a process with us.
         on_event: Told what goes on in a framework environment.
+        on_step: Shown how far its build is, if it has to be built first.
 
     Raises:
         ConverterError: Whatever hinders the export, as one line.
@@ -43,7 +46,7 @@ def export_source(
     try:
         exporter = exporter_for(source, framework)
     except FrameworkMissing as missing:
-        return _export_where_it_is(missing, source, directory, config, on_event)
+        return _export_where_it_is(missing, source, directory, config, on_event, on_step)
     spec = _environment_of(exporter.name)
     apart = (
         isolated
@@ -55,9 +58,8 @@ def export_source(
     exporter.refuse_early(source, config)
     if on_event is not None and spec is not None and isolated is None:
         on_event(Event("progress", f"{_why_apart(exporter, spec, source)}: exporting in its own environment"))
-    return export_isolated(
-        exporter.name, ExportRequest(source, config, exporter.name), Path(directory), on_event
-    )
+    request = ExportRequest(source, config, exporter.name)
+    return export_isolated(exporter.name, request, Path(directory), on_event, on_step=on_step)
 
 
 def _export_where_it_is(
@@ -66,13 +68,13 @@ def _export_where_it_is(
     directory: str | Path,
     config: ExportConfig,
     on_event: OnEvent | None,
+    on_step: OnStep | None,
 ) -> Bundle:
     """Export a factory whose framework is not here; what it gives is told where it can be built."""
     if _environment_of(missing.exporter) is None:
         raise missing
-    return export_isolated(
-        missing.exporter, ExportRequest(source, config, exporter=None), Path(directory), on_event
-    )
+    request = ExportRequest(source, config, exporter=None)
+    return export_isolated(missing.exporter, request, Path(directory), on_event, on_step=on_step)
 
 
 def _environment_of(exporter: str) -> EnvironmentSpec | None:

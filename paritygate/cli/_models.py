@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -65,6 +65,7 @@ def export(
     Example: paritygate export weights.safetensors --factory net:build --samples x.npz -o bundle
     """
     from paritygate.cli._examples import BadArgument, load_samples, parse_dynamic, parse_inputs
+    from paritygate.cli._progress import BuildDisplay
     from paritygate.converter.config import ExportConfig
     from paritygate.converter.environments import export_source
 
@@ -83,8 +84,10 @@ def export(
         opset=opset,
         trust=trust,
     )
-    on_event = None if as_json else _print_event
-    bundle = export_source(source, output, config, framework=framework, on_event=on_event)
+    with BuildDisplay(silent=as_json) as display:
+        bundle = export_source(
+            source, output, config, framework=framework, on_event=display.say, on_step=display.step
+        )
     if as_json:
         print_json({"bundle": str(bundle.path), "digest": bundle.digest, **bundle.signature.to_json()})
         return
@@ -100,10 +103,6 @@ def _name_of(source: str) -> str:
     """A model name for a source that was given none: the file's stem, or the factory's module."""
     stem = source.partition(":")[0] if ":" in source and not Path(source).exists() else Path(source).stem
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", stem.rpartition(".")[2] or stem).strip("-.") or "model"
-
-
-def _print_event(event: Any) -> None:
-    out().print(f"  {event}", markup=False)
 
 
 def validate(

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -81,12 +82,15 @@ class TinyIndex:
             f"{name}=={version} \\", f"    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}"
         )
 
-    def offer(self, version: str = "1.0", body: str = "", name: str = "tinyframework") -> Path:
+    def offer(
+        self, version: str = "1.0", body: str = "", name: str = "tinyframework", requires: Sequence[str] = ()
+    ) -> Path:
         """Put a wheel of one module into the index; `body` is what importing it runs."""
         info = f"{name}-{version}.dist-info"
         files = {
             f"{name}.py": body,
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            + "".join(f"Requires-Dist: {each}\n" for each in requires),
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
         record = [f"{path},sha256={_digest(text)},{len(text.encode())}" for path, text in files.items()]

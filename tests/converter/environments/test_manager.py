@@ -32,7 +32,8 @@ def test_an_environment_is_built_once_listed_and_removed(index: TinyIndex) -> No
     built = sync("tiny", told.append, on_step=steps.append)
     assert built.directory == index.spec.directory
     assert built.packages == {"tinyframework": "1.0"}
-    assert "fetching 1 of 1: tinyframework" in told
+    assert "installing 1 pinned packages with pip" in told
+    assert [str(step) for step in steps[:2]] == ["fetching 1 of 1: tinyframework", "installing 1 packages"]
     assert [(step.phase, step.package, step.done, step.total) for step in steps] == [
         ("fetching", "tinyframework", 0, 1),
         ("installing", "", 0, 1),

@@ -1,0 +1,140 @@
+"""What the doctor sees: environments that are whole, and every way in which one is not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paritygate.converter.environments import Environment, Finding, examine, sync
+from paritygate.converter.environments.manager import MARKER_FILE
+from support.environments import TinyIndex
+
+_NAME = "tiny"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyIndex:
+    tiny = TinyIndex(tmp_path, monkeypatch)
+    tiny.offer()
+    return tiny
+
+
+def _of_environment() -> list[Finding]:
+    return [finding for finding in examine(_NAME) if finding.subject == _NAME]
+
+
+def _of_machine() -> list[Finding]:
+    return [finding for finding in examine(_NAME) if finding.subject == "machine"]
+
+
+def test_an_environment_that_is_not_built_is_no_fault(index: TinyIndex) -> None:
+    (finding,) = _of_environment()
+    assert finding.state == "absent"
+    assert "`paritygate env sync tiny`" in finding.message
+
+
+def test_a_whole_environment_is_fine(index: TinyIndex) -> None:
+    sync(_NAME)
+    (finding,) = _of_environment()
+    assert finding.state == "ok", finding
+    assert finding.message == "1 packages as they are pinned, every file as installed, imports tinyframework"
+
+
+def _site_packages(environment: Environment) -> Path:
+    return next(environment.directory.glob("lib/python*/site-packages"))
+
+
+def _change_a_file(environment: Environment) -> None:
+    (_site_packages(environment) / "tinyframework.py").write_text("changed = True\n")
+
+
+def _lose_a_package(environment: Environment) -> None:
+    shutil.rmtree(_site_packages(environment) / "tinyframework-1.0.dist-info")
+
+
+def _lose_a_file(environment: Environment) -> None:
+    (_site_packages(environment) / "tinyframework.py").unlink()
+
+
+def _add_a_package(environment: Environment) -> None:
+    info = _site_packages(environment) / "intruder-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: intruder\nVersion: 1.0\n")
+
+
+def _move_a_version(environment: Environment) -> None:
+    metadata = _site_packages(environment) / "tinyframework-1.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Version: 1.0", "Version: 1.1"))
+
+
+def _break_the_import(environment: Environment) -> None:
+    (_site_packages(environment) / "tinyframework.py").write_text("raise ImportError('no such processor.')\n")
+
+
+def _die_in_a_build(environment: Environment) -> None:
+    (environment.directory / MARKER_FILE).unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "match"),
+    [
+        (_change_a_file, "1 files of tinyframework are not as they were installed: tinyframework.py"),
+        (_lose_a_file, "1 files of tinyframework are not as they were installed: tinyframework.py"),
+        (_lose_a_package, "tinyframework 1.0 is missing"),
+        (_add_a_package, "intruder was put there by somebody else"),
+        (_move_a_version, "tinyframework is 1.1 instead of 1.0"),
+        (
+            _break_the_import,
+            "importing tinyframework ended with exit code 1 (ImportError: no such processor)",
+        ),
+        (_die_in_a_build, "a build died in"),
+    ],
+)
+def test_what_is_wrong_with_an_environment_is_named(
+    harm: Callable[[Environment], None], match: str, index: TinyIndex
+) -> None:
+    harm(sync(_NAME))
+    findings = _of_environment()
+    assert {finding.state for finding in findings} == {"fault"}
+    assert any(match in finding.message for finding in findings), findings
+    assert all("paritygate env sync tiny`" in finding.message for finding in findings)
+
+
+def test_the_machine_is_looked_at_too(index: TinyIndex) -> None:
+    findings = _of_machine()
+    assert {finding.state for finding in findings} == {"ok"}
+    assert findings[0].message.startswith("Python 3.")
+    assert "GiB free for environments in" in findings[1].message
+    assert findings[-1].message == "pip's index answers and has tinyframework 1.0"
+
+
+def test_an_index_that_lacks_the_pins_is_a_fault(index: TinyIndex) -> None:
+    index.pin("tinyframework==9.9")
+    finding = _of_machine()[-1]
+    assert finding.state == "fault"
+    assert finding.message.startswith(
+        "asking pip's index failed: tinyframework==9.9 is pinned, but pip's index has only 1.0."
+    )
+
+
+def test_a_full_disk_is_a_fault(index: TinyIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        free = 2**20
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: Full)
+    assert any("0.0 GiB free" in finding.message and finding.state == "fault" for finding in _of_machine())
+
+
+def test_two_packages_that_overwrite_each_other_are_a_fault(
+    index: TinyIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("xgboost", "xgboost_cpu"):
+        info = index.folder / "beside" / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(index.folder / "beside")
+    faults = [finding.message for finding in _of_machine() if finding.state == "fault"]
+    assert any("xgboost overwrites the files of xgboost-cpu;" in fault for fault in faults), faults
