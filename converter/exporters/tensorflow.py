@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from paritygate.converter.checkpoints.factories import build, is_factory
-from paritygate.converter.checkpoints.sniffing import Form, is_first_for, look_at
+from paritygate.converter.checkpoints.sniffing import Form, is_first_for, look_at, refuse_foreign
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import SourceError, SourceNotFound
 from paritygate.converter.exporters._keras.model import is_keras_model, open_model
+from paritygate.converter.exporters._tensorflow.checkpoints import restore_from
+from paritygate.converter.exporters._tensorflow.frozen import open_frozen
 from paritygate.converter.exporters._tensorflow.imports import import_module, import_tensorflow
 from paritygate.converter.exporters._tensorflow.inputs import variables_kept
 from paritygate.converter.exporters._tensorflow.modules import (
@@ -56,11 +58,12 @@ class TensorFlowExporter(Exporter):
         weights = Weights()
         if isinstance(source, str | Path):
             if not is_factory(source) or Path(source).exists():
-                yield _open_path(Path(source), config)
+                with _opened(Path(source), config) as model:
+                    yield model
                 return
             built = build(str(source))
             source, weights = built.model, Weights(f"as built by {source}")
-            config = replace(config, inputs=built.example) if config.inputs is None else config
+            config = _with_example(config, built.example)
         with variables_kept(source):
             yield open_in_memory(source, config, weights)
 
@@ -85,10 +88,26 @@ def open_in_memory(source: Any, config: ExportConfig, weights: Weights) -> Sourc
     )
 
 
-def _open_path(path: Path, config: ExportConfig) -> SourceModel:
+@contextmanager
+def _opened(path: Path, config: ExportConfig) -> Iterator[SourceModel]:
+    """What lies at a path."""
     form = look_at(path)
-    if form is Form.SAVED_MODEL:
-        return open_saved_model(path, config)
-    if not path.exists():
+    if form is None and not path.exists():
         raise SourceNotFound(f"there is no file or directory {path}.")
-    raise SourceError(f"{path} is no TensorFlow model.")
+    refuse_foreign(path, TensorFlowExporter.name)
+    if form is Form.SAVED_MODEL:
+        yield open_saved_model(path, config)
+    elif form is Form.FROZEN_GRAPH:
+        yield open_frozen(path, config)
+    elif form is Form.TF_CHECKPOINT:
+        built, weights = restore_from(path, config)
+        yield open_in_memory(built.model, _with_example(config, built.example), weights)
+    else:
+        raise SourceError(
+            f"{path} is none of the forms that TensorFlow saves; expected a SavedModel directory, a frozen graph "
+            "(.pb), or a checkpoint (its prefix, or the directory that holds it)."
+        )
+
+
+def _with_example(config: ExportConfig, example: Any) -> ExportConfig:
+    return replace(config, inputs=example) if config.inputs is None else config

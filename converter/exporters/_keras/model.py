@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from paritygate.converter.exporters._keras.twin import twin_builder
 from paritygate.converter.exporters._tensorflow.callables import open_callable
 from paritygate.converter.exporters._tensorflow.inputs import declared_shapes, own_example
 from paritygate.converter.exporters._tensorflow.model import TensorFlowModel
+from paritygate.converter.exporters._tensorflow.structure import unused_name
 from paritygate.converter.exporters._tensorflow.values import source_dtype
 from paritygate.converter.exporters.base import SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import declared_inputs
@@ -39,8 +41,11 @@ def open_model(model: Any, config: ExportConfig, weights: Weights) -> SourceMode
     symbolic = getattr(model, "inputs", None)
     if not symbolic:
         return open_callable(model, training_off(model), model.call, config, weights)
-    inputs = declared_shapes(config, tuple(_source_input(model, tensor) for tensor in symbolic))
-    names = [spec.name for spec in inputs]
+    names: list[str] = []
+    for tensor in symbolic:
+        names.append(unused_name(_layer_name(tensor), set(names)))
+    given = (_source_input(model, tensor, name) for tensor, name in zip(symbolic, names, strict=True))
+    inputs = declared_shapes(config, tuple(given))
     specs_only = declared_inputs(config.inputs) is not None
     return TensorFlowModel(
         call=packed_call(model),
@@ -55,12 +60,12 @@ def open_model(model: Any, config: ExportConfig, weights: Weights) -> SourceMode
     )
 
 
-def _source_input(model: Any, tensor: Any) -> SourceInput:
+def _source_input(model: Any, tensor: Any, name: str) -> SourceInput:
     shape = [None if dim is None else int(dim) for dim in tensor.shape]
     if is_sequential(model) and shape:
         # A Sequential that was built by its first call holds that call's batch size, which nobody declared.
         shape[0] = None
-    return SourceInput(_layer_name(tensor), source_dtype(tensor.dtype), tuple(shape))
+    return SourceInput(name, source_dtype(tensor.dtype), tuple(shape))
 
 
 def _output_shapes(model: Any) -> list[list[int | None]]:
@@ -79,7 +84,19 @@ def _output_shapes(model: Any) -> list[list[int | None]]:
 
 def _layer_name(tensor: Any) -> str:
     history = tensor._keras_history
-    return str((history.operation if hasattr(history, "operation") else history.layer).name)
+    layer = history.operation if hasattr(history, "operation") else history.layer
+    return without_count(str(layer.name), type(layer).__name__)
+
+
+def without_count(name: str, kind: str) -> str:
+    """A layer's name without the number that Keras gave it: `dense_4` is `dense`.
+
+    The number counts what was built before in the same process, so the same script gives the same model another
+    one each time it runs. A name that a person chose stays.
+    """
+    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", kind)).lower()
+    own = (words, "input") if kind == "InputLayer" else (words,)
+    return next((word for word in own if re.fullmatch(rf"{word}_\d+", name)), name)
 
 
 def _embedding_rows(model: Any, symbolic: Sequence[Any], names: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -39,6 +39,7 @@ class TensorFlowModel(SourceModel):
         build_twin: Builds the same callable in double precision, or None where there is no way.
         ranges: Safe values of integer inputs.
         owner: What keeps the model's variables alive, where the call alone does not.
+        constant_bytes: What the graph holds in constants, where weights are no variables.
         whole_numbers: Told by `convert`, from the traced graph.
     """
 
@@ -53,6 +54,7 @@ class TensorFlowModel(SourceModel):
     build_twin: Callable[[], Call] | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     owner: Any = None
+    constant_bytes: int = 0
     whole_numbers: bool = False
     _twin: Call | None = None
     _traced_names: Sequence[str] = ()
@@ -96,7 +98,7 @@ class TensorFlowModel(SourceModel):
         function, signature = self._traceable(request.inputs)
         concrete = function.get_concrete_function(*signature)
         self.whole_numbers = not any(t.dtype.is_floating for t in _tensors(concrete.graph))
-        large = _weight_bytes(concrete) > request.external_data_threshold_bytes
+        large = _weight_bytes(concrete) + self.constant_bytes > request.external_data_threshold_bytes
         write_onnx(function, signature, request, self.output_shapes, large=large)
 
     def _named(self, answer: Any) -> list[tuple[str, Any]]:

@@ -81,7 +81,9 @@ def open_specs(
         notes: Sentences for the manifest.
     """
     names = [name for name, _ in specs]
-    inputs = tuple(SourceInput(name, source_dtype(spec.dtype), _sizes(name, spec)) for name, spec in specs)
+    inputs = tuple(
+        SourceInput(name, source_dtype(spec.dtype), _sizes(name, spec, config)) for name, spec in specs
+    )
     return TensorFlowModel(
         call=lambda tensors: answer(*tensors),
         inputs=declared_shapes(config, inputs),
@@ -92,13 +94,16 @@ def open_specs(
     )
 
 
-def _sizes(name: str, spec: Any) -> tuple[int | None, ...]:
-    if spec.shape.rank is None:
+def _sizes(name: str, spec: Any, config: ExportConfig) -> tuple[int | None, ...]:
+    if spec.shape.rank is not None:
+        return tuple(spec.shape.as_list())
+    said = next((d.shape for d in declared_inputs(config.inputs) or () if d.name == name), None)
+    if said is None:
         raise ExportError(
-            f"the model takes {name!r} with any number of axes; a served model has a fixed number. Give the "
-            "function an input_signature with the number of axes, or save the model anew with one."
+            f"the model takes {name!r} with any number of axes; a served model has a fixed number. Say which: "
+            f"--input {name}:{source_dtype(spec.dtype).value}[batch,3] (inputs=)."
         )
-    return tuple(spec.shape.as_list())
+    return tuple(None for _ in said)
 
 
 def _is_pair(signature: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import SourceError, UnsafeSource
+from paritygate.converter.exporters._tensorflow.frozen import open_part
 from paritygate.converter.exporters._tensorflow.imports import first_line
 from paritygate.converter.exporters._tensorflow.modules import open_specs
 from paritygate.converter.exporters._tensorflow.scan import Graph, node_of, refuse_saver, refuse_unsafe
@@ -38,8 +39,11 @@ def open_saved_model(path: Path, config: ExportConfig) -> SourceModel:
     import tensorflow as tf
 
     meta = _read(path)
-    choose_signature([name for name in meta.signature_def if name != _INIT_SIGNATURE], config.signature, path)
+    signatures = [name for name in meta.signature_def if name != _INIT_SIGNATURE]
+    signature = choose_signature(signatures, config.signature, path)
     _refuse_unsafe(meta, path, trust=config.trust)
+    if not meta.HasField("object_graph_def"):
+        return _open_in_session(path, meta, signature, config)
     try:
         loaded = tf.saved_model.load(str(path), tags=list(meta.meta_info_def.tags))
     except Exception as error:
@@ -47,6 +51,28 @@ def open_saved_model(path: Path, config: ExportConfig) -> SourceModel:
             f"{path} cannot be loaded by TensorFlow {tf.__version__}: {first_line(error)}"
         ) from error
     return open_loaded(loaded, config, Weights("as in the SavedModel"))
+
+
+def _open_in_session(path: Path, meta: Any, signature: str, config: ExportConfig) -> SourceModel:
+    """A SavedModel of TensorFlow 1: restored in a session and frozen, since its variables may not be resources."""
+    import tensorflow as tf
+
+    v1, definition = tf.compat.v1, meta.signature_def[signature]
+    given, answers = dict(sorted(definition.inputs.items())), dict(sorted(definition.outputs.items()))
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            v1.saved_model.loader.load(session, list(meta.meta_info_def.tags), str(path))
+            nodes = list(dict.fromkeys(node_of(info.name) for info in answers.values()))
+            graph_def = session.graph.as_graph_def()
+            frozen = v1.graph_util.convert_variables_to_constants(session, graph_def, nodes)
+    except Exception as error:
+        raise SourceError(
+            f"{path} cannot be loaded by TensorFlow {tf.__version__}: {first_line(error)}"
+        ) from error
+    feeds, fetches = ([info.name for info in infos.values()] for infos in (given, answers))
+    return open_part(
+        frozen, feeds, fetches, config, Weights("as in the SavedModel"), names=(list(given), list(answers))
+    )
 
 
 def open_loaded(loaded: Any, config: ExportConfig, weights: Weights) -> SourceModel:

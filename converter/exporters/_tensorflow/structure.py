@@ -58,11 +58,12 @@ def name_outputs(
             name = fitting[k]
         else:
             name = "output" if len(leaves) == 1 else f"output_{k}"
-        named.append((_unused(name, {*taken, *(n for n, _ in named)}), tensor))
+        named.append((unused_name(name, {*taken, *(n for n, _ in named)}), tensor))
     return named
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def unused_name(name: str, taken: set[str]) -> str:
+    """A name that nothing else has: a number is added where it is taken."""
     candidate, k = name, 1
     while candidate in taken:
         k += 1

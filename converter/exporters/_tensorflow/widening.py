@@ -81,40 +81,70 @@ def _wide(dtype: int) -> int:
 
 
 def _without_fused_norms(graph_def: Any) -> None:
-    """Write out what `FusedBatchNormV3` does in inference, since it has no float64 kernel."""
-    for node in [n for n in graph_def.node if n.op == "FusedBatchNormV3" and not n.attr["is_training"].b]:
-        if node.attr["data_format"].s not in (b"", b"NHWC", b"NDHWC"):
+    """Write out what `FusedBatchNormV3` computes, since it has no float64 kernel.
+
+    In inference it is given mean and variance; where it measures them itself, Keras 2 normalises layers with it.
+    """
+    for node in [n for n in graph_def.node if n.op == "FusedBatchNormV3"]:
+        axes = {b"": (0, 1, 2), b"NHWC": (0, 1, 2), b"NCHW": (0, 2, 3)}.get(node.attr["data_format"].s)
+        if axes is None:
             continue
-        x, scale, offset, mean, variance = node.input
-        name, epsilon = node.name, float(node.attr["epsilon"].f)
+        x, *given = node.input
+        write = _Writer(graph_def, node.name)
+        epsilon, training, name = float(node.attr["epsilon"].f), node.attr["is_training"].b, node.name
         graph_def.node.remove(node)
-        write = _Writer(graph_def, name)
-        spread = write("AddV2", variance, write.constant(epsilon))
-        factor = write("Mul", scale, write("Rsqrt", spread))
+        scale, offset, mean, variance = (write.along_channel(value, axes) for value in given[:4])
+        if training:
+            mean = write.mean(x, axes)
+            variance = write.mean(write("SquaredDifference", x, mean), axes)
+        factor = write("Mul", scale, write("Rsqrt", write("AddV2", variance, write.constant(epsilon))))
         shift = write("Sub", offset, write("Mul", mean, factor))
         write("AddV2", write("Mul", x, factor), shift, name=name)
 
 
 class _Writer:
+    """Adds nodes of float64 to a graph."""
+
     def __init__(self, graph_def: Any, scope: str) -> None:
         self._graph_def = graph_def
         self._scope = scope
         self._count = 0
 
-    def __call__(self, operator: str, *inputs: str, name: str | None = None) -> str:
+    def __call__(self, operator: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
         from tensorflow.core.framework import types_pb2
 
-        self._count += 1
-        node = self._graph_def.node.add(name=name or f"{self._scope}/wide_{self._count}", op=operator)
+        node = self._graph_def.node.add(name=name or self._new(), op=operator)
         node.input.extend(inputs)
         node.attr["T"].type = types_pb2.DT_DOUBLE
+        for key, value in attributes.items():
+            if isinstance(value, bool):
+                node.attr[key].b = value
+            else:
+                node.attr[key].type = value
         return str(node.name)
 
-    def constant(self, number: float) -> str:
+    def mean(self, value: str, axes: Sequence[int]) -> str:
         from tensorflow.core.framework import types_pb2
+
+        where = self.constant(np.array(axes, np.int32))
+        return self("Mean", value, where, keep_dims=True, Tidx=types_pb2.DT_INT32)
+
+    def along_channel(self, value: str, axes: Sequence[int]) -> str:
+        """float64[channels] so that it spreads over the other axes."""
+        from tensorflow.core.framework import types_pb2
+
+        shape = np.array([1 if axis in axes else -1 for axis in range(4)], np.int32)
+        return self("Reshape", value, self.constant(shape), Tshape=types_pb2.DT_INT32)
+
+    def constant(self, value: Any) -> str:
         from tensorflow.python.framework import tensor_util
 
-        node = self._graph_def.node.add(name=f"{self._scope}/wide_constant", op="Const")
-        node.attr["dtype"].type = types_pb2.DT_DOUBLE
-        node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(np.float64(number)))
+        proto = tensor_util.make_tensor_proto(np.asarray(value))
+        node = self._graph_def.node.add(name=self._new(), op="Const")
+        node.attr["dtype"].type = proto.dtype
+        node.attr["value"].tensor.CopyFrom(proto)
         return str(node.name)
+
+    def _new(self) -> str:
+        self._count += 1
+        return f"{self._scope}/wide_{self._count}"

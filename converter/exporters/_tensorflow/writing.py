@@ -72,7 +72,8 @@ def _converted(function: Any, signature: Sequence[Any], options: dict[str, Any])
         if outer.dtype.name not in ("resource", "variant")
     }
     if not captured:
-        return tf2onnx.convert.from_function(function, input_signature=signature, **options)
+        model, storage = tf2onnx.convert.from_function(function, input_signature=signature, **options)
+        return model, storage
     inputs = [tensor.name for tensor in concrete.inputs if tensor.dtype.name != "resource"]
     outputs = [tensor.name for tensor in concrete.outputs]
     graph_def = tf2onnx.tf_loader.from_function(concrete, inputs, outputs, large_model=options["large_model"])
@@ -80,7 +81,10 @@ def _converted(function: Any, signature: Sequence[Any], options: dict[str, Any])
         if node.op == "Placeholder" and node.name in captured:
             _make_constant(node, captured[node.name])
     own = [name for name in inputs if name.split(":")[0] not in captured]
-    return tf2onnx.convert.from_graph_def(graph_def, input_names=own, output_names=outputs, **options)
+    model, storage = tf2onnx.convert.from_graph_def(
+        graph_def, input_names=own, output_names=outputs, **options
+    )
+    return model, storage
 
 
 def _make_constant(node: Any, value: Any) -> None:
