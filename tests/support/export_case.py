@@ -12,6 +12,7 @@ import sys
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from paritygate.converter.bundle import Bundle
@@ -27,7 +28,7 @@ class Job:
 
     Attributes:
         exporter: An entry of the registry.
-        group: A field of `ExporterCases`.
+        group: A field of `ExporterCases`, or `hook` to ask the training hook of the exporter's `guarded` model.
         case: A name in that field; empty for `demoted` and `guarded`.
         directory: The bundle to write; the folder `<directory>.files` is for what the case itself writes.
         change: Whether the weights are changed after conversion.
@@ -74,9 +75,25 @@ def _build(job: Job) -> tuple[Any, dict[str, Any]]:
     return model, dict(options)
 
 
+def ask_hook(job: Job) -> dict[str, Any]:
+    """Which hook takes a model of the exporter, and what it says of it."""
+    from paritygate.train_hooks.hooks import HOOKS, find_hook
+
+    model, _ = cases_of(job.exporter).guarded()
+    hook = find_hook(model)
+    owners = [name for name, target in HOOKS.items() if resolve_name(target)().owns(model)]
+    return {
+        "framework": hook.framework,
+        "owners": owners,
+        "first": hook.rank().is_first,
+        "same": hook.unwrap(model) is model,
+    }
+
+
 def _answer(line: str) -> dict[str, Any]:
+    job = Job(**json.loads(line))
     try:
-        return {"digest": export_case(Job(**json.loads(line))).digest}
+        return ask_hook(job) if job.group == "hook" else {"digest": export_case(job).digest}
     except (ConverterError, ValueError) as error:
         kinds = [kind.__name__ for kind in type(error).__mro__]
         return {"error": kinds, "said": str(error)}
