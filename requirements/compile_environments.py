@@ -20,7 +20,7 @@ import sys
 import tempfile
 import venv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pip._internal.commands.install import InstallCommand
@@ -40,14 +40,15 @@ class Roots:
     Attributes:
         resolved: Requirements that pip resolves together.
         alone: Exact requirements that are taken without what they declare, since something else provides it.
-        without: Packages that are drawn in and left out, with the reason.
         remark: A sentence for the top of the file.
+        other_build: An exact requirement (`name===version`) of the build that the public index has, where it needs
+            more than the one that was resolved here; what it draws in besides goes to `supplements/`.
     """
 
     resolved: tuple[str, ...]
     alone: tuple[str, ...] = ()
-    without: Mapping[str, str] = field(default_factory=dict)
     remark: str = ""
+    other_build: str = ""
 
 
 # numpy, onnx, ml_dtypes and protobuf are what the exporter half of paritygate imports, so each table names them.
@@ -83,10 +84,24 @@ ENVIRONMENTS: dict[str, Roots] = {
     ),
     "pytorch": Roots(
         resolved=(
-            "torch==2.13.0",
+            "torch==2.13.0",  # the CPU build where the index has it
             "onnxscript==0.7.2",
             "safetensors",
             "transformers==5.24.0",
+            "onnx==1.23.2",
+            "numpy==2.4.6",
+            "ml-dtypes==0.5.4",
+            "protobuf==6.33.6",
+        ),
+        other_build="torch===2.13.0",
+    ),
+    "jax": Roots(
+        resolved=(
+            "jax==0.10.2",
+            "jaxlib==0.10.2",
+            "flax==0.12.8",
+            "jax2onnx==0.17.1",
+            "orbax-checkpoint==0.11.36",
             "onnx==1.23.2",
             "numpy==2.4.6",
             "ml-dtypes==0.5.4",
@@ -100,6 +115,7 @@ ENVIRONMENTS: dict[str, Roots] = {
             "onnx==1.17.0",  # paddle2onnx ends there
             "onnxoptimizer==0.3.13",
             "setuptools==80.9.0",  # paddle imports it and does not say so
+            "packaging",  # and so does paddle2onnx
             "ml-dtypes==0.5.4",
             "numpy==2.4.6",
             "protobuf==7.36.2",
@@ -267,8 +283,19 @@ def _sha256(offer: InstallationCandidate) -> str:
 def lock(name: str, roots: Roots, index: Index, *, upgrade: bool) -> None:
     """Write one requirements file, and print what it does not cover."""
     path = OUTPUT / f"{name}.txt"
-    pinned = {} if upgrade or not path.exists() else read_versions(path)
-    chosen = [each for each in resolve(roots, pinned) if each.name not in roots.without]
+    supplement = OUTPUT / "supplements" / f"{name}.txt"
+    pinned = {} if upgrade else {**read_versions(supplement), **read_versions(path)}
+    chosen = resolve(roots, pinned)
+    _write(path, f"Every package of the '{name}' framework environment", roots, chosen, index)
+    if roots.other_build:
+        known = {each.name: each.version for each in chosen}
+        drawn = resolve(Roots((roots.other_build,)), {**pinned, **known})
+        more = [each for each in drawn if each.name not in known]
+        title = f"What the '{name}' framework environment needs besides, if its index has no other build"
+        _write(supplement, title, Roots((roots.other_build,)), more, index)
+
+
+def _write(path: Path, title: str, roots: Roots, chosen: Sequence[Resolved], index: Index) -> None:
     lines, gaps = [], []
     for each in chosen:
         by_target = {target: index.hashes(each.name, each.version, target) for target in TARGETS}
@@ -278,15 +305,16 @@ def lock(name: str, roots: Roots, index: Index, *, upgrade: bool) -> None:
         )
         gaps += [(target, f"no wheel of {each.name}") for target, found in by_target.items() if not found]
     gaps += _undeclared(chosen, roots)
-    path.write_text("\n".join([*_head(name, roots, gaps), *lines]) + "\n", "utf-8")
-    print(f"{name}: {len(chosen)} packages")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join([*_head(title, roots, gaps), *lines]) + "\n", "utf-8")
+    print(f"{path.relative_to(OUTPUT)}: {len(chosen)} packages")
     for target, gap in gaps:
         print(f"  not for {target}: {gap}")
 
 
 def _undeclared(chosen: Sequence[Resolved], roots: Roots) -> list[tuple[Target, str]]:
     """What the chosen packages need on another target and nobody brings along."""
-    there = {each.name for each in chosen} | set(roots.without)
+    there = {each.name for each in chosen}
     alone = {canonicalize_name(Requirement(text).name) for text in roots.alone}
     missing = []
     for target in TARGETS:
@@ -298,15 +326,14 @@ def _undeclared(chosen: Sequence[Resolved], roots: Roots) -> list[tuple[Target, 
     return missing
 
 
-def _head(name: str, roots: Roots, gaps: Sequence[tuple[Target, str]]) -> list[str]:
+def _head(title: str, roots: Roots, gaps: Sequence[tuple[Target, str]]) -> list[str]:
     head = [
-        f"# Every package of the '{name}' framework environment; nothing else is installed there.",
+        f"# {title}; nothing else is installed there.",
         "# Made by requirements/compile_environments.py: edit the roots there. A changed byte makes it anew.",
         f"# From: {' '.join([*roots.resolved, *roots.alone])}",
     ]
     if roots.remark:
         head.append(f"# {roots.remark}")
-    head += [f"# Without {package}: {reason}" for package, reason in roots.without.items()]
     for target in TARGETS:
         lacks = sorted({gap for at, gap in gaps if at == target})
         if lacks:
@@ -315,7 +342,9 @@ def _head(name: str, roots: Roots, gaps: Sequence[tuple[Target, str]]) -> list[s
 
 
 def read_versions(path: Path) -> dict[str, str]:
-    """The versions that a requirements file pins, with or without hashes."""
+    """The versions that a requirements file pins, with or without hashes; none if there is no such file."""
+    if not path.exists():
+        return {}
     lines = (line.split("#")[0].split(" ")[0] for line in path.read_text("utf-8").splitlines())
     pins = (line.split("==") for line in lines if "==" in line)
     return {canonicalize_name(package): version for package, version in pins}

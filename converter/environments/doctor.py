@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paritygate.converter.environments.conflicts import SAME_FOLDER, both_present
-from paritygate.converter.environments.installer import TRIAL
+from paritygate.converter.environments.installer import TRIAL, pins_in
 from paritygate.converter.environments.manager import Environment, find, in_use, list_environments
 from paritygate.converter.environments.pins import installed, read_pins
 from paritygate.converter.environments.pip_command import (
@@ -168,7 +168,7 @@ def _examine(spec: EnvironmentSpec) -> Iterator[Finding]:
 
 def _faults(spec: EnvironmentSpec, environment: Environment) -> Iterator[str]:
     distributions = installed(environment.directory)
-    pins = read_pins(spec.requirements)
+    pins = pins_in(spec, environment.directory)
     for pin in pins.values():
         found = distributions.get(pin.name)
         if found is None:

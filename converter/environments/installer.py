@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paritygate.converter.environments.pins import Pin, installed, read_pins
+from paritygate.converter.environments.pins import Pin, installed, needed_by, read_pins
 from paritygate.converter.environments.pip_command import (
     PIP_ARGUMENTS_VARIABLE,
     clean_environment,
@@ -44,28 +44,13 @@ def install(
         EnvironmentFailure: With one line that names the step, why it failed and what to do.
     """
     builder = _Builder(spec, directory, lock_fd, timeout_s)
-    python = directory / "bin" / "python"
-    pins = read_pins(spec.requirements)
     progress.say(f"creating a virtual environment in {directory}")
     builder.run("python -m venv", [sys.executable, "-I", "-m", "venv", "--without-pip", directory])
-    pip_home = lend_pip(spec, directory)
-    temporary = directory / "tmp"
-    temporary.mkdir()
-    progress.say(f"installing {len(pins)} pinned packages with pip")
-    output = PipOutput(spec, directory, len(pins), progress)
-    builder.run(
-        "pip install",
-        pip_command(python, pip_home, *install_arguments(spec)),
-        output,
-        environment=pip_environment(temporary),
-    )
-    shutil.rmtree(pip_home)
-    shutil.rmtree(temporary)
-    _check_installed(spec, directory, list(pins.values()))
+    _install_pins(builder, progress)
     progress.say(f"importing {', '.join(spec.modules)} once")
     builder.run(
         f"importing {', '.join(spec.modules)}",
-        [python, "-I", "-c", TRIAL, *spec.modules],
+        [builder.python, "-I", "-c", TRIAL, *spec.modules],
         advice=f"The pinned packages do not run on this machine; see {spec.requirements}.",
     )
 
@@ -78,6 +63,10 @@ class _Builder:
     directory: Path
     lock_fd: int
     timeout_s: float
+
+    @property
+    def python(self) -> Path:
+        return self.directory / "bin" / "python"
 
     def run(
         self,
@@ -104,6 +93,41 @@ class _Builder:
                 f"environment '{self.spec.name}' cannot be built: {reason} {advice or what_to_do}",
                 detail="\n".join(said[-40:]),
             )
+
+
+def _install_pins(builder: _Builder, progress: Progress) -> None:
+    spec, directory = builder.spec, builder.directory
+    pip_home, temporary = lend_pip(spec, directory), directory / "tmp"
+    temporary.mkdir()
+
+    def install_all(requirements: Path) -> list[Pin]:
+        pins = list(read_pins(requirements).values())
+        progress.say(f"installing {len(pins)} pinned packages with pip")
+        builder.run(
+            "pip install",
+            pip_command(builder.python, pip_home, *install_arguments(requirements)),
+            PipOutput(spec, directory, len(pins), progress),
+            environment=pip_environment(temporary),
+        )
+        return pins
+
+    pins = install_all(spec.requirements)
+    if needs_supplement(spec, directory):
+        pins += install_all(spec.supplement)
+    shutil.rmtree(pip_home)
+    shutil.rmtree(temporary)
+    _check_installed(spec, directory, pins)
+
+
+def needs_supplement(spec: EnvironmentSpec, directory: Path) -> bool:
+    """Whether a build was installed that declares something of the supplement."""
+    return spec.supplement.exists() and any(needed_by(directory, name) for name in read_pins(spec.supplement))
+
+
+def pins_in(spec: EnvironmentSpec, directory: Path) -> dict[str, Pin]:
+    """Every pin that an installed environment must meet."""
+    supplement = read_pins(spec.supplement) if needs_supplement(spec, directory) else {}
+    return {**read_pins(spec.requirements), **supplement}
 
 
 def _check_installed(spec: EnvironmentSpec, directory: Path, pins: Sequence[Pin]) -> None:

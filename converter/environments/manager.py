@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paritygate.converter.environments.installer import install
+from paritygate.converter.environments.installer import install, pins_in
 from paritygate.converter.environments.pins import read_pins
 from paritygate.converter.environments.progress import OnStep, Progress, Say, silent_line, silent_step
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec, environments_dir, find_spec
@@ -188,7 +188,7 @@ def _write_marker(spec: EnvironmentSpec, build_seconds: float) -> None:
     marker: dict[str, Any] = {
         "schema": MARKER_SCHEMA,
         "name": spec.name,
-        "packages": {pin.name: pin.version for pin in read_pins(spec.requirements).values()},
+        "packages": {pin.name: pin.version for pin in pins_in(spec, spec.directory).values()},
         "build_seconds": round(build_seconds, 1),
     }
     os.sync()  # the marker must not reach the disk before what it vouches for

@@ -52,16 +52,16 @@ def pip_command(python: Path, pip_home: Path, *arguments: str) -> list[str | Pat
     return [python, "-I", "-c", _RUN_PIP, pip_home, *arguments, *added]
 
 
-def install_arguments(spec: EnvironmentSpec) -> list[str]:
-    """Install exactly the pins.
+def install_arguments(requirements: Path) -> list[str]:
+    """Install exactly the pins of a file.
 
     The file is complete, so pip need not resolve; wheels only, so installing runs nobody's set-up code; and only
     wheels whose bytes are the locked ones.
     """
-    locked = any(pin.hashes for pin in read_pins(spec.requirements).values())
+    locked = any(pin.hashes for pin in read_pins(requirements).values())
     fixed = ["install", "--no-deps", *(["--require-hashes"] if locked else []), "--only-binary=:all:"]
     fixed += ["--no-input", "--disable-pip-version-check", f"--progress-bar={_bar()}"]
-    return [*fixed, "-r", str(spec.requirements)]
+    return [*fixed, "-r", str(requirements)]
 
 
 def _bar() -> str:

@@ -43,10 +43,20 @@ class EnvironmentSpec:
         return REQUIREMENTS_DIR / f"{self.name}.txt"
 
     @property
+    def supplement(self) -> Path:
+        """What a build of a pinned package needs that not every build of it does; there may be no such file.
+
+        An index may have torch built for CUDA only, which draws in gigabytes that the CPU build does not need.
+        """
+        return REQUIREMENTS_DIR / "supplements" / f"{self.name}.txt"
+
+    @property
     def key(self) -> str:
         """`<name>-<12 hex digits>`: other pins, another Python or another platform is another environment."""
         interpreter = f"{sys.implementation.name} {platform.python_version()} {sysconfig.get_platform()}"
         seal = hashlib.sha256(self.requirements.read_bytes() + b"\0" + interpreter.encode())
+        if self.supplement.exists():
+            seal.update(b"\0" + self.supplement.read_bytes())
         return f"{self.name}-{seal.hexdigest()[:12]}"
 
     @property
@@ -81,7 +91,9 @@ SPECS: dict[str, EnvironmentSpec] = {
         variables={"GLOG_v": "3"},
         always_isolated=True,
     ),
-    "paddle": EnvironmentSpec(name="paddle", exporters=("paddle",), modules=("paddle", "paddle2onnx")),
+    "paddle": EnvironmentSpec(
+        name="paddle", exporters=("paddle",), modules=("paddle", "paddle2onnx"), always_isolated=True
+    ),
 }
 """The environments by name; a new one is a line here and a file in `requirements/`."""
 

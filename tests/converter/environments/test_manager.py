@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paritygate.converter.environments import list_environments, remove, sync
+from paritygate.converter.environments import EnvironmentSpec, examine, list_environments, remove, sync
 from paritygate.converter.environments.manager import MARKER_FILE, in_use
 from paritygate.converter.environments.progress import BuildStep
 from paritygate.converter.errors import EnvironmentFailure
@@ -112,3 +112,21 @@ def test_an_environment_whose_python_is_gone_is_built_anew(index: TinyIndex) -> 
     environment = sync("tiny")
     environment.python.unlink()
     assert sync("tiny").python.exists()
+
+
+@pytest.mark.parametrize(("build", "drawn_in"), [("1.0", True), ("1.0+cpu", False)])
+def test_a_supplement_is_installed_with_the_build_that_needs_it_only(
+    build: str, drawn_in: bool, index: TinyIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index may have a build with a GPU's libraries where another has the small one; both meet the pin."""
+    supplement = index.folder / "supplement.txt"
+    monkeypatch.setattr(EnvironmentSpec, "supplement", property(lambda _spec: supplement))
+    bare = index.spec.directory
+    supplement.write_text("tinygpu==2.0\n")
+    assert index.spec.directory != bare, "other pins must be another environment"
+    index.offer("2.0", name="tinygpu")
+    index.offer(build, requires=["tinygpu>=2"] if drawn_in else [])
+    built = sync("tiny")
+    assert built.packages == ({"tinyframework": "1.0"} | ({"tinygpu": "2.0"} if drawn_in else {}))
+    assert list(built.directory.glob("lib/*/site-packages/tinygpu.py")) != [] or not drawn_in
+    assert [finding.state for finding in examine("tiny") if finding.subject == "tiny"] == ["ok"]
