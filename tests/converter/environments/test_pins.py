@@ -68,5 +68,9 @@ def test_names_are_compared_in_one_form() -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_the_pins_that_are_shipped_can_be_read(name: str) -> None:
-    assert read_pins(SPECS[name].requirements)
+def test_every_pin_that_is_shipped_is_locked_by_the_hashes_of_its_wheels(name: str) -> None:
+    spec = SPECS[name]
+    for requirements in (spec.requirements, spec.supplement):
+        pins = read_pins(requirements) if requirements.exists() else {}
+        assert [pin.name for pin in pins.values() if not pin.hashes] == []
+    assert read_pins(spec.requirements)
