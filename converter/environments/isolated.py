@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -29,12 +30,18 @@ from paritygate.converter.errors import BundleError, EnvironmentFailure
 
 DEFAULT_TIMEOUT_S = 3600.0
 
-# -I: no user site, no PYTHON* variables, and no working directory on sys.path.
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+# -I: no user site, no PYTHON* variables, and no working directory on sys.path. The child's word is its last act:
+# what frameworks do at exit may crash or hang, and could only spoil a bundle that is sealed.
 _BOOTSTRAP = """
-import pathlib, sys
+import os, pathlib, sys
 sys.path.insert(0, sys.argv[1])
 from paritygate.converter.environments.child import main
 main(pathlib.Path(sys.argv[2]))
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)
 """
 
 
@@ -57,7 +64,7 @@ def export_isolated(
         on_event: Told what goes on, in this process and in the child.
         on_step: Shown how far the build of the environment is, if it is built.
         timeout_s: After so many seconds the child is killed.
-        memory_bytes: Private memory that the child may take; None is all the memory of this machine.
+        memory_bytes: Private memory that the child may take; None is all that this machine or container has.
 
     Raises:
         EnvironmentFailure: If the environment cannot be built, or the child crashed, hung, was killed or broke
@@ -75,7 +82,7 @@ def export_isolated(
             [environment.python, "-I", "-c", _BOOTSTRAP, workspace / "path", workspace],
             timeout_s=timeout_s,
             environment=_child_environment(framework, workspace),
-            memory_bytes=memory_bytes or _physical_memory_bytes(),
+            memory_bytes=memory_bytes or _memory_here_bytes(),
             on_channel=conversation.hear,
         )
         bundle = _take(environment, request, conversation, ended, workspace)
@@ -100,8 +107,9 @@ def _take(
     if conversation.error is not None:
         raise conversation.error
     if conversation.result is None or not ended.ok:
+        how = f"{ended.describe()}{' without a result' if ended.ok else ''}"
         said = f"; its last line: {ended.last_line}" if ended.last_line else ""
-        raise EnvironmentFailure(f"{where}: the child {ended.describe()}{said}", detail=ended.tail)
+        raise EnvironmentFailure(f"{where}: the child {how}{said}", detail=ended.tail)
     bundle = read_bundle(workspace / BUNDLE_NAME)
     if bundle.digest != conversation.result["digest"]:
         raise EnvironmentFailure(
@@ -160,7 +168,7 @@ def _hold(workspace: Path) -> int:
 
 
 def _clear_abandoned(folder: Path, prefix: str) -> None:
-    for left in folder.glob(f"{prefix}*"):
+    for left in folder.glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError):  # held: another export to the same place is going on
             os.close(_hold(left))
             shutil.rmtree(left, ignore_errors=True)
@@ -173,8 +181,14 @@ def _child_environment(framework: str, workspace: Path) -> dict[str, str]:
     return {**kept, **own, **find_spec(framework).variables}
 
 
-def _physical_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _memory_here_bytes() -> int:
+    """The memory of this machine, or of the container that we are in."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = _CONTAINER_LIMIT.read_text("ascii").strip()
+    except OSError:  # no container, or one of the older kind
+        return physical
+    return min(physical, int(limit)) if limit.isdecimal() else physical
 
 
 def _silent(_event: Event) -> None:

@@ -60,6 +60,8 @@ class Ended:
         """How it ended, in words that follow the name of the command."""
         if self.timed_out:
             return f"was stopped because it took longer than {self.seconds:.0f} s"
+        if self.returncode == -signal.SIGKILL:
+            return "was killed by SIGKILL, as the system does when memory runs out"
         if self.returncode < 0:
             return f"was killed by {_signal_name(-self.returncode)}"
         return f"ended with exit code {self.returncode}"

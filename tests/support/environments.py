@@ -58,7 +58,8 @@ class TinyIndex:
     def build_in_another_process(self, *wrapper: str) -> subprocess.Popen[str]:
         """Start a `sync` of this environment in a process of its own, which `wrapper` may start."""
         script = (
-            "import sys; from pathlib import Path\n"
+            "import signal, sys; from pathlib import Path\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from paritygate.converter.environments import SPECS, EnvironmentSpec, sync\n"
             "from paritygate.converter.errors import EnvironmentFailure\n"
             "EnvironmentSpec.requirements = property(lambda spec: Path(sys.argv[1]))\n"

@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import joblib
@@ -26,18 +24,9 @@ from paritygate.converter.errors import (
     SourceNotFound,
     UnsafeSource,
 )
-from support.environments import this_interpreter_as
+from support.processes import assert_gone, wait_for
 
 _FACTORY = "made_for_isolation:build"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory in which `sklearn` exports run with this interpreter as the framework's environment."""
-    this_interpreter_as("trees", tmp_path / "environments", monkeypatch)
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path / "work"
 
 
 def _write_factory(folder: Path, body: str) -> None:
@@ -98,10 +87,35 @@ def test_a_pickle_is_refused_in_the_child_too(here: Path) -> None:
             r"exporting made_for_isolation:build in environment 'trees': the child was killed by SIGSEGV; "
             r"its last line: torn",
         ),
-        ("os._exit(0)", EnvironmentFailure, "the child ended with exit code 0"),
+        ("os._exit(0)", EnvironmentFailure, "the child ended with exit code 0 without a result"),
+        (
+            "os.write(2, b'libgomp: out of memory\\n'); os.abort()",
+            EnvironmentFailure,
+            "the child was killed by SIGABRT; its last line: libgomp: out of memory",
+        ),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            EnvironmentFailure,
+            "the child was killed by SIGKILL, as the system does when memory runs out",
+        ),
+        (
+            "os.closerange(3, 256); return 3",
+            EnvironmentFailure,
+            r"exit code 1; its last line: OSError: .*Bad file",
+        ),
         ("x = []\nwhile True: x.append(bytearray(2**26))", FactoryError, "raised MemoryError"),
     ],
-    ids=["raises", "exits", "no-model", "segfault", "vanishes", "eats-memory"],
+    ids=[
+        "raises",
+        "exits",
+        "no-model",
+        "segfault",
+        "vanishes",
+        "aborts",
+        "killed",
+        "closes-channel",
+        "eats-memory",
+    ],
 )
 def test_a_bad_end_is_one_clear_line_and_leaves_nothing(
     here: Path, body: str, kind: type[Exception], match: str
@@ -128,7 +142,7 @@ def test_a_hanging_child_is_killed_with_what_it_started(here: Path) -> None:
         EnvironmentFailure, match="the child was stopped because it took longer than"
     ) as failure:
         export_isolated("trees", _request(), here / "out", timeout_s=5)
-    _assert_gone(int(failure.value.detail.splitlines()[-1]))
+    assert_gone(int(failure.value.detail.splitlines()[-1]))
 
 
 def test_nothing_that_is_printed_is_taken_for_the_protocol(here: Path) -> None:
@@ -137,6 +151,51 @@ def test_nothing_that_is_printed_is_taken_for_the_protocol(here: Path) -> None:
     _write_factory(here, f"{printed}; os._exit(0)")
     with pytest.raises(EnvironmentFailure, match="the child ended with exit code 0"):
         export_isolated("trees", _request(), here / "out")
+
+
+def test_prints_on_every_level_and_an_end_that_crashes_spoil_no_bundle(here: Path) -> None:
+    """A framework may print through C, and run at exit what prints, crashes or hangs."""
+    joblib.dump(_fitted(), here / "iris.joblib")
+    forged = json.dumps(
+        {"protocol": 1, "kind": "error", "error": "SourceError", "message": "forged", "facts": {}}
+    )
+    _write_factory(
+        here,
+        f"""
+        import atexit, ctypes, joblib
+        for stream in (1, 2):
+            os.write(stream, {forged!r}.encode() + b"\\n")
+        ctypes.CDLL(None).puts({forged!r}.encode())
+        atexit.register(time.sleep, 600)
+        atexit.register(os.kill, os.getpid(), signal.SIGSEGV)
+        atexit.register(print, {forged!r})
+        return joblib.load("iris.joblib")
+        """,
+    )
+    bundle = export_isolated("sklearn", _request(), here / "out", timeout_s=120)
+    assert read_bundle(here / "out").digest == bundle.digest
+
+
+def test_what_leaves_the_group_and_keeps_the_pipes_open_is_killed_too(here: Path) -> None:
+    _write_factory(
+        here,
+        """
+        import subprocess
+        shell = "setsid sh -c 'sleep 600 & sleep 600' & echo $!"
+        print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
+        subprocess.run(["sh", "-c", shell], check=True)
+        time.sleep(0.5)
+        os._exit(0)
+        """,
+    )
+    with pytest.raises(
+        EnvironmentFailure, match="the child ended with exit code 0 without a result"
+    ) as failure:
+        export_isolated("sklearn", _request(), here / "out", timeout_s=120)
+    strays = [int(line) for line in failure.value.detail.splitlines() if line.isdecimal()]
+    assert len(strays) == 2
+    for stray in strays:
+        assert_gone(stray)
 
 
 @pytest.mark.parametrize(
@@ -211,30 +270,13 @@ def test_the_child_dies_with_us_and_the_next_export_clears_what_is_left(here: Pa
         "export_isolated('trees', request, Path('out'))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", ours], cwd=here)
-    _wait_for(lambda: (here / "started").exists() and (here / "started").read_text() != "")
+    wait_for(lambda: (here / "started").exists() and (here / "started").read_text() != "")
     child = int((here / "started").read_text())
     parent.kill()
     parent.wait()
-    _assert_gone(child)
+    assert_gone(child)
     assert [path.name for path in here.glob(".out.isolated-*")]
     _write_factory(here, "os._exit(1)")
     with pytest.raises(EnvironmentFailure, match="exit code 1"):
         export_isolated("trees", _request(), here / "out")
     assert not list(here.glob(".out.isolated-*"))
-
-
-def _wait_for(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.02)
-
-
-def _assert_gone(pid: int) -> None:
-    def gone() -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-        except FileNotFoundError:
-            return True
-
-    _wait_for(gone, 5.0)
