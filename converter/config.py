@@ -63,6 +63,9 @@ class ExportConfig:
     signature: str | None = None
     """Which signature of a SavedModel. None takes `serving_default` or `serve`, or the only one that there is."""
 
+    keep_saved_model: bool = False
+    """Whether the SavedModel that is exported travels with the bundle, for TensorFlow Serving."""
+
     samples: tuple[Feeds, ...] = ()
     """The user's own inputs. Their digest and figures are recorded; the arrays stay out of the bundle."""
 

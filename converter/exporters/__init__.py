@@ -78,6 +78,7 @@ def export_model(
     factory: str | None = None,
     weights: str | None = None,
     signature: str | None = None,
+    keep_saved_model: bool = False,
     samples: Iterable[Feeds] | None = None,
     include_samples: bool = False,
     integer_ranges: Mapping[str, tuple[int, int]] | None = None,
@@ -101,6 +102,7 @@ def export_model(
         factory: `module:function` that builds the network for a weights file.
         weights: The entry of a training checkpoint that holds the weights, see `ExportConfig.weights`.
         signature: Which signature of a SavedModel, see `ExportConfig.signature`.
+        keep_saved_model: Whether the SavedModel travels with the bundle.
         samples: The user's own inputs; kept out of the bundle unless `include_samples`.
         include_samples: Whether the samples are sealed into the bundle as probes.
         integer_ranges: Smallest and largest value of integer inputs, by name.
@@ -128,6 +130,7 @@ def export_model(
         factory=factory,
         weights=weights,
         signature=signature,
+        keep_saved_model=keep_saved_model,
         samples=tuple(samples or ()),
         include_samples=include_samples,
         integer_ranges=dict(integer_ranges or {}),

@@ -217,10 +217,12 @@ class Exporter(abc.ABC):
 
     Attributes:
         name: Its key in `EXPORTERS`.
+        keeps_saved_models: Whether it reads SavedModels, so that one can travel with the bundle.
         modules: What must be importable to export in this process; empty for whatever its environment holds.
     """
 
     name: ClassVar[str]
+    keeps_saved_models: ClassVar[bool] = False
     modules: ClassVar[tuple[str, ...]] = ()
 
     def modules_for(self, source: Any) -> tuple[str, ...]:
@@ -270,6 +272,11 @@ class Exporter(abc.ABC):
         if directory.exists():
             raise BundleError(
                 f"{directory} exists already; a bundle is never overwritten. Name a new directory or remove it."
+            )
+        if config.keep_saved_model and not self.keeps_saved_models:
+            raise ExportError(
+                f"keep_saved_model keeps the SavedModel that is exported, and exporter {self.name!r} reads none. "
+                "Leave it out, or export a SavedModel."
             )
         with ExitStack() as opened:
             with stage("open"):

@@ -40,10 +40,10 @@ class PyTorchExporter(Exporter):
             return is_first_for(source, self.name) or (
                 look_at(Path(source)) is None and Path(source).suffix in SUFFIXES
             )
-        return any(
-            kind.__module__.partition(".")[0] == "torch" and kind.__name__ in ("Module", "ExportedProgram")
-            for kind in type(source).__mro__
-        )
+        kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(source).__mro__}
+        if ("keras", "Model") in kinds:  # on its torch backend it is a torch module too
+            return False
+        return not kinds.isdisjoint({("torch", "Module"), ("torch", "ExportedProgram")})
 
     def modules_for(self, source: Any) -> tuple[str, ...]:
         """See `Exporter.modules_for`; only a Hugging Face folder needs transformers."""

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from paritygate import __version__
-from paritygate.cli import _deploy, _environments, _models, _quickstart, _rollouts, _training
+from paritygate.cli import _deploy, _environments, _models, _quickstart, _rollouts, _saved_model, _training
 from paritygate.cli._output import UsageError, report_error
 
 _HELP = "A model trained in any framework reaches production only with proof that its ONNX computes the same."
@@ -24,7 +24,7 @@ def build_app() -> typer.Typer:
     """The typer application with all commands."""
     app = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback(help=_HELP)(_options)
-    for module in (_quickstart, _models, _deploy, _rollouts, _training, _environments):
+    for module in (_quickstart, _models, _saved_model, _deploy, _rollouts, _training, _environments):
         module.register(app)
     return app
 

@@ -42,6 +42,9 @@ def export(
     signature: Annotated[
         str | None, typer.Option(help="The signature of a SavedModel; default: serving_default or serve.")
     ] = None,
+    keep_saved_model: Annotated[
+        bool, typer.Option("--keep-saved-model", help="Let the SavedModel travel along, for TensorFlow Serving.")
+    ] = False,
     samples: Annotated[
         Path | None, typer.Option(help=".npz with example inputs, one array an input.")
     ] = None,
@@ -78,6 +81,7 @@ def export(
         factory=factory,
         weights=weights,
         signature=signature,
+        keep_saved_model=keep_saved_model,
         inputs=examples,
         dynamic=parse_dynamic(dynamic or [], shapes),
         output_names=tuple(output_name) if output_name else None,

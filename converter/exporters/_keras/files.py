@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from paritygate.converter.errors import SourceError, UnsafeSource
+from paritygate.converter.exporters._keras.carriers import refuse_carriers
 from paritygate.converter.exporters._tensorflow.imports import first_line, import_module
 
 KERAS_SUFFIX = ".keras"
@@ -20,19 +21,66 @@ _CONFIG_LIMIT_BYTES = 256 * 1024 * 1024
 
 
 def refuse_unreadable(path: Path, *, trust: bool) -> None:
-    """Look into a file without Keras; refuse what is foreign, damaged, or carries code."""
-    read = _read_hdf5_config if path.suffix.lower() in HDF5_SUFFIXES else _read_archive_config
+    """Look into a file without Keras; refuse what is foreign, damaged, or carries code.
+
+    Raises:
+        SourceError: If it is no whole Keras file.
+        UnsafeSource: If loading it would run code that it carries, or read other files.
+    """
+    is_hdf5 = _is_hdf5(path)
     try:
-        config = read(path)
+        config = _read_hdf5_config(path) if is_hdf5 else _read_archive_config(path)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error}. Save the model again.") from error
-    carriers = sorted(set(code_carriers(config)))
-    if carriers and not trust:
-        layers = ", ".join(repr(name) for name in carriers)
+    if is_hdf5:
+        refuse_foreign_data(path, trust=trust)
+    if not trust:
+        refuse_carriers(path, config)
+
+
+def refuse_foreign_data(path: Path, *, trust: bool) -> None:
+    """Refuse an HDF5 file that takes its data from other files.
+
+    Raises:
+        SourceError: If it is no whole HDF5 file.
+        UnsafeSource: If a part of it stands in another file and it is not trusted.
+    """
+    h5py = import_module("h5py")
+    try:
+        with h5py.File(path, "r") as file:
+            elsewhere = next(_elsewhere(file, h5py), None)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise SourceError(
+            f"{path} is not a whole HDF5 file ({first_line(error)}). Save the model again."
+        ) from error
+    if elsewhere is not None and not trust:
+        name, other = elsewhere
         raise UnsafeSource(
-            f"{path} carries Python code in layer {layers} (a lambda), and loading it would run that code. "
+            f"{path} takes {name!r} from another file ({other}), so it was not loaded. "
             "Pass --trust (trust=True) if you trust where the file comes from."
         )
+
+
+def _elsewhere(group: Any, h5py: Any) -> Iterator[tuple[str, str]]:
+    """Parts of an HDF5 file whose data stands in another file, without opening that."""
+    for name in group:
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            yield f"{group.name}/{name}", link.filename
+        elif isinstance(link, h5py.HardLink):
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                yield from _elsewhere(item, h5py)
+            elif isinstance(item, h5py.Dataset) and item.external:
+                yield item.name, str(item.external[0][0])
+            elif isinstance(item, h5py.Dataset) and item.is_virtual:
+                yield item.name, item.virtual_sources()[0].file_name
+
+
+def _is_hdf5(path: Path) -> bool:
+    with path.open("rb") as file:
+        is_hdf5 = file.read(8) == b"\x89HDF\r\n\x1a\n"
+    return path.suffix.lower() in HDF5_SUFFIXES or (is_hdf5 and path.suffix.lower() != KERAS_SUFFIX)
 
 
 def _read_archive_config(path: Path) -> Any:
@@ -92,26 +140,3 @@ def _parse_config(path: Path, text: str | bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is damaged: its model configuration is no JSON ({error}).") from error
-
-
-def code_carriers(config: Any, layer: str = "?") -> Iterator[str]:
-    """Names of the layers whose configuration holds marshalled code, in the new and the old form."""
-    if isinstance(config, list):
-        for item in config:
-            yield from code_carriers(item, layer)
-    if not isinstance(config, dict):
-        return
-    inner = config.get("config")
-    if isinstance(inner, dict) and isinstance(inner.get("name"), str):
-        layer = inner["name"]
-    if config.get("class_name") == "__lambda__" or _is_old_lambda(config):
-        yield layer
-    for value in config.values():
-        yield from code_carriers(value, layer)
-
-
-def _is_old_lambda(config: Mapping[str, Any]) -> bool:
-    """Keras 2 wrote `[code, defaults, closure]`, with or without saying `function_type: lambda` beside it."""
-    kinds = (config.get(key) for key in ("function_type", "output_shape_type", "mask_type"))
-    written = (config.get(key) for key in ("function", "output_shape", "mask"))
-    return "lambda" in kinds or any(isinstance(v, list) and v and isinstance(v[0], str) for v in written)

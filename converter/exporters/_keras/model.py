@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from paritygate.converter.config import ExportConfig
@@ -17,6 +18,7 @@ from paritygate.converter.exporters._tensorflow.structure import unused_name
 from paritygate.converter.exporters._tensorflow.values import source_dtype
 from paritygate.converter.exporters.base import SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import declared_inputs
+from paritygate.converter.types import Feeds
 
 
 def is_keras_model(source: Any) -> bool:
@@ -27,11 +29,30 @@ def is_keras_model(source: Any) -> bool:
     )
 
 
-def open_model(model: Any, config: ExportConfig, weights: Weights) -> SourceModel:
-    """A Keras model that runs on the tensorflow backend, or one of tf_keras.
+@dataclass(frozen=True)
+class Described:
+    """What a Keras model says of itself, whatever backend it runs on.
+
+    Attributes:
+        inputs: What it takes, with the sizes that the user declared.
+        example: The user's example, if there is one.
+        outputs: Names of its outputs by position.
+        output_shapes: Sizes of its outputs, see `TensorFlowModel`.
+        ranges: Rows of the embeddings that its inputs index.
+    """
+
+    inputs: tuple[SourceInput, ...]
+    example: Feeds | None
+    outputs: list[str]
+    output_shapes: list[list[int | None]]
+    ranges: dict[str, tuple[int, int]]
+
+
+def describe(model: Any, config: ExportConfig) -> Described | None:
+    """What a model says of itself; None if it was written as a class that does not say what it takes.
 
     Raises:
-        ExportError: If it has no weights yet, or does not say what it takes and nobody else does.
+        ExportError: If it has no weights yet, or the user's words or example do not fit.
     """
     if not model.built:
         raise ExportError(
@@ -40,23 +61,40 @@ def open_model(model: Any, config: ExportConfig, weights: Weights) -> SourceMode
         )
     symbolic = getattr(model, "inputs", None)
     if not symbolic:
-        return open_callable(model, training_off(model), model.call, config, weights)
+        return None
     names: list[str] = []
     for tensor in symbolic:
         names.append(unused_name(_layer_name(tensor), set(names)))
     given = (_source_input(model, tensor, name) for tensor, name in zip(symbolic, names, strict=True))
     inputs = declared_shapes(config, tuple(given))
-    specs_only = declared_inputs(config.inputs) is not None
+    return Described(
+        inputs=inputs,
+        example=None if declared_inputs(config.inputs) is not None else own_example(config, names),
+        outputs=[_layer_name(tensor) for tensor in model.outputs],
+        output_shapes=_output_shapes(model),
+        ranges=_embedding_rows(model, symbolic, names),
+    )
+
+
+def open_model(model: Any, config: ExportConfig, weights: Weights) -> SourceModel:
+    """A Keras model that runs on the tensorflow backend, or one of tf_keras.
+
+    Raises:
+        ExportError: If it has no weights yet, or does not say what it takes and nobody else does.
+    """
+    described = describe(model, config)
+    if described is None:
+        return open_callable(model, training_off(model), model.call, config, weights)
     return TensorFlowModel(
         call=packed_call(model),
-        inputs=inputs,
+        inputs=described.inputs,
         dims_are_declared=True,
-        example=None if specs_only else own_example(config, names),
+        example=described.example,
         weights=weights,
-        positional_names=[_layer_name(tensor) for tensor in model.outputs],
-        output_shapes=_output_shapes(model),
+        positional_names=described.outputs,
+        output_shapes=described.output_shapes,
         build_twin=twin_builder(model),
-        ranges=_embedding_rows(model, symbolic, names),
+        ranges=described.ranges,
     )
 
 

@@ -199,11 +199,8 @@ def _match_objects(
         key = keys.get(id(variable))
         _put(match, variable, key, shapes)
     used = {key for _, key in match.found}
-    match.unexpected = [
-        key.split("/.ATTRIBUTES")[0]
-        for key in _keys_below(number, nodes)
-        if key not in {*used, *keys.values()}
-    ]
+    strange = {*_keys_below(number, nodes)} - {*used, *keys.values()}
+    match.unexpected = sorted(key.split("/.ATTRIBUTES")[0] for key in strange)
     return match
 
 

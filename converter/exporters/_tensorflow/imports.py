@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 from typing import Any
 
@@ -58,6 +59,11 @@ def check_age(version: str) -> None:
             f"TensorFlow {version} is older than {oldest}, the oldest that exports in its own process. Write a "
             "SavedModel, an .h5 file or a checkpoint there, and export it elsewhere with `paritygate export`."
         )
+
+
+def is_there(module: str) -> bool:
+    """Whether a module is installed, without importing it."""
+    return importlib.util.find_spec(module) is not None
 
 
 def first_line(error: BaseException) -> str:

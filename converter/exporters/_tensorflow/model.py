@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,9 @@ class TensorFlowModel(SourceModel):
         call: The model in inference mode.
         inputs: What it takes, in order.
         positional_names: Names of outputs that the model gives by position; `output_<k>` where there are none.
+        signature: The signature of the SavedModel that it is, if it is one.
+        assets: Files that travel with it.
+        output_order: Names of the outputs in the order that is wanted; None keeps the answer's own.
         output_shapes: Sizes of the outputs where the framework tells them; None is one that may vary.
         build_twin: Builds the same callable in double precision, or None where there is no way.
         ranges: Safe values of integer inputs.
@@ -50,6 +54,9 @@ class TensorFlowModel(SourceModel):
     weights: Weights = field(default_factory=Weights)
     notes: list[str] = field(default_factory=list)
     positional_names: Sequence[str] = ()
+    signature: str | None = None
+    assets: Mapping[str, Path] = field(default_factory=dict)
+    output_order: Sequence[str] | None = None
     output_shapes: Sequence[Sequence[int | None]] = ()
     build_twin: Callable[[], Call] | None = None
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -103,7 +110,15 @@ class TensorFlowModel(SourceModel):
 
     def _named(self, answer: Any) -> list[tuple[str, Any]]:
         taken = [spec.name for spec in self.inputs]
-        return name_outputs(flatten(answer), self.positional_names, taken)
+        named = name_outputs(flatten(answer), self.positional_names, taken)
+        if self.output_order is None:
+            return named
+        tensors = dict(named)
+        if sorted(tensors) != sorted(self.output_order):
+            raise ExportError(
+                f"the copy gives the outputs {list(tensors)}, the model {list(self.output_order)}."
+            )
+        return [(name, tensors[name]) for name in self.output_order]
 
     def _traceable(self, inputs: Sequence[TensorSpec]) -> tuple[Any, list[Any]]:
         import tensorflow as tf

@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from paritygate.converter.checkpoints.files import file_sha256
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import SourceError, UnsafeSource
 from paritygate.converter.exporters._tensorflow.frozen import open_part
 from paritygate.converter.exporters._tensorflow.imports import first_line
+from paritygate.converter.exporters._tensorflow.model import TensorFlowModel
 from paritygate.converter.exporters._tensorflow.modules import open_specs
 from paritygate.converter.exporters._tensorflow.scan import Graph, node_of, refuse_saver, refuse_unsafe
-from paritygate.converter.exporters.base import SourceModel, Weights
+from paritygate.converter.exporters.base import Weights
 
 GRAPH_FILES = ("saved_model.pb", "saved_model.pbtxt")
 USUAL_SIGNATURES = ("serving_default", "serve")
@@ -29,7 +31,7 @@ def is_loaded(source: Any) -> bool:
     )
 
 
-def open_saved_model(path: Path, config: ExportConfig) -> SourceModel:
+def open_saved_model(path: Path, config: ExportConfig) -> TensorFlowModel:
     """Load a SavedModel and open one of its signatures.
 
     Raises:
@@ -50,10 +52,16 @@ def open_saved_model(path: Path, config: ExportConfig) -> SourceModel:
         raise SourceError(
             f"{path} cannot be loaded by TensorFlow {tf.__version__}: {first_line(error)}"
         ) from error
-    return open_loaded(loaded, config, Weights("as in the SavedModel"))
+    return _open_signature(loaded, signature, config, _weights(path))
 
 
-def _open_in_session(path: Path, meta: Any, signature: str, config: ExportConfig) -> SourceModel:
+def _weights(path: Path) -> Weights:
+    """The digest is that of the graph; the variables lie beside it, and their index seals them."""
+    file = next(path / name for name in GRAPH_FILES if (path / name).exists())
+    return Weights("as in the SavedModel", file_sha256(file))
+
+
+def _open_in_session(path: Path, meta: Any, signature: str, config: ExportConfig) -> TensorFlowModel:
     """A SavedModel of TensorFlow 1: restored in a session and frozen, since its variables may not be resources."""
     import tensorflow as tf
 
@@ -70,48 +78,46 @@ def _open_in_session(path: Path, meta: Any, signature: str, config: ExportConfig
             f"{path} cannot be loaded by TensorFlow {tf.__version__}: {first_line(error)}"
         ) from error
     feeds, fetches = ([info.name for info in infos.values()] for infos in (given, answers))
-    return open_part(
-        frozen, feeds, fetches, config, Weights("as in the SavedModel"), names=(list(given), list(answers))
-    )
+    model = open_part(frozen, feeds, fetches, config, _weights(path), names=(list(given), list(answers)))
+    model.notes.append(_note(signature))
+    model.signature = signature
+    return model
 
 
-def open_loaded(loaded: Any, config: ExportConfig, weights: Weights) -> SourceModel:
+def open_loaded(loaded: Any, config: ExportConfig, weights: Weights) -> TensorFlowModel:
     """One signature of a loaded SavedModel.
 
     Raises:
         SourceError: If it has no such signature.
     """
     name = choose_signature(list(loaded.signatures), config.signature, "the SavedModel")
-    return open_concrete(
-        loaded.signatures[name],
-        config,
-        weights,
-        f"Signature {name!r} of the SavedModel was exported.",
-        loaded,
-    )
+    return _open_signature(loaded, name, config, weights)
 
 
-def open_concrete(
-    function: Any, config: ExportConfig, weights: Weights, note: str | None = None, owner: Any = None
-) -> SourceModel:
+def _open_signature(loaded: Any, name: str, config: ExportConfig, weights: Weights) -> TensorFlowModel:
+    model = open_concrete(loaded.signatures[name], config, weights)
+    model.notes.append(_note(name))
+    model.signature, model.owner = name, loaded
+    return model
+
+
+def _note(signature: str) -> str:
+    return f"Signature {signature!r} of the SavedModel was exported."
+
+
+def open_concrete(function: Any, config: ExportConfig, weights: Weights) -> TensorFlowModel:
     """A traced function whose inputs have names.
 
     Args:
         function: A `ConcreteFunction`.
         config: The user's words on sizes, and an example.
         weights: Where the weights are from.
-        note: A sentence for the manifest.
-        owner: What keeps its variables alive.
     """
     positional, keywords = function.structured_input_signature
     given = [(str(getattr(spec, "name", None) or f"input_{k}"), spec) for k, spec in enumerate(positional)]
     given += sorted(keywords.items())
-    model = open_specs(
-        _by_name(function, len(positional), [name for name, _ in given]), _stable(given), config, weights
-    )
-    model.notes += [note] if note else []
-    model.owner = owner
-    return model
+    answer = _by_name(function, len(positional), [name for name, _ in given])
+    return open_specs(answer, _stable(given), config, weights)
 
 
 def _by_name(function: Any, positional: int, names: Sequence[str]) -> Callable[..., Any]:

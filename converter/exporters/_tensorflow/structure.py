@@ -2,46 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from paritygate.converter.errors import ExportError
 
+Path: TypeAlias = "tuple[str | int, ...]"
+"""The keys and positions that lead to a tensor."""
 
-def flatten(answer: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], Any]]:
+
+def flatten(
+    answer: Any, path: Path = (), convert: Callable[[Any, Path], Any] | None = None
+) -> list[tuple[Path, Any]]:
     """The tensors of a model's answer with their paths: dicts in their own order, None left out.
+
+    Args:
+        answer: What the model gave.
+        path: Where it stands in a larger answer.
+        convert: Makes a tensor of a leaf; None makes it one of TensorFlow's.
 
     Raises:
         ExportError: If something in it is not a dense tensor.
     """
-    import tensorflow as tf
-
+    convert = convert or _dense
     if answer is None:
         return []
     if isinstance(answer, Mapping):
-        return [leaf for key, item in answer.items() for leaf in flatten(item, (*path, str(key)))]
+        return [leaf for key, item in answer.items() for leaf in flatten(item, (*path, str(key)), convert)]
     if isinstance(answer, tuple) and hasattr(answer, "_fields"):
         pairs = zip(answer._fields, answer, strict=True)
-        return [leaf for key, item in pairs for leaf in flatten(item, (*path, key))]
+        return [leaf for key, item in pairs for leaf in flatten(item, (*path, key), convert)]
     if isinstance(answer, list | tuple):
-        return [leaf for k, item in enumerate(answer) for leaf in flatten(item, (*path, k))]
+        return [leaf for k, item in enumerate(answer) for leaf in flatten(item, (*path, k), convert)]
+    return [(path, convert(answer, path))]
+
+
+def _dense(answer: Any, path: Path) -> Any:
+    import tensorflow as tf
+
     if isinstance(answer, tf.RaggedTensor | tf.SparseTensor):
         raise ExportError(
             f"the model gives a {type(answer).__name__}{_at(path)}; served models give dense tensors. "
             "Add .to_tensor() or tf.sparse.to_dense to it."
         )
     try:
-        return [(path, tf.convert_to_tensor(answer))]
+        return tf.convert_to_tensor(answer)
     except (TypeError, ValueError) as error:
         raise ExportError(f"the model gives a {type(answer).__name__}{_at(path)}, not a tensor.") from error
 
 
-def _at(path: tuple[str | int, ...]) -> str:
+def _at(path: Path) -> str:
     return f" at output {'/'.join(map(str, path))}" if path else ""
 
 
 def name_outputs(
-    leaves: Sequence[tuple[tuple[str | int, ...], Any]], positional: Sequence[str], taken: Sequence[str] = ()
+    leaves: Sequence[tuple[Path, Any]], positional: Sequence[str], taken: Sequence[str] = ()
 ) -> list[tuple[str, Any]]:
     """Each tensor with its name: the keys on its path, or for one given by position the name at that position.
 

@@ -22,7 +22,7 @@ from paritygate.converter.errors import (
     UnsafeSource,
 )
 from paritygate.converter.exporters import export_model, get_exporter
-from paritygate.converter.exporters._keras.files import code_carriers
+from paritygate.converter.exporters._keras.carriers import code_carriers
 from paritygate.converter.exporters._keras.twin import widened
 from paritygate.converter.exporters._tensorflow.structure import name_outputs
 from paritygate.converter.parity.validate import validate_bundle
@@ -307,7 +307,7 @@ def test_a_lambda_layer_with_a_registered_function_carries_no_code() -> None:
 
 def test_without_keras_here_the_error_says_how_to_export(tmp_path: Path) -> None:
     path = _archive(tmp_path / "m.keras", metadata__json=b"{}", config__json=b"{}", model__weights__h5=b"")
-    _refuse(path, r"needs tensorflow, which cannot be imported here.*paritygate export", ExportError)
+    _refuse(path, r"needs keras, which cannot be imported here.*paritygate export", ExportError)
 
 
 @pytest.mark.parametrize("source", ["m.keras", Path("m.h5"), "deep/m.hdf5"])

@@ -121,7 +121,8 @@ CASES = ExporterCases(
         "without_factory": Refusal(_without_factory, "SourceError", "holds variables without a model"),
         "half_a_checkpoint": Refusal(_half_a_checkpoint, "SourceError", r"ckpt-1\.data-\* is missing"),
         "other_factory": Refusal(
-            _other_factory, "SourceError", r"does not fit: .*kernel \[6, 3\].*it lacks; it has model/weights/0, model/weights/1, step, which"
+            _other_factory, "SourceError",
+            r"does not fit: .*kernel \[6, 3\].*it lacks; it has model/weights/0, model/weights/1, step, which",
         ),
         "checkpoint_elsewhere": Refusal(_checkpoint_elsewhere, "SourceError", "names .*, which lies outside"),
         "not_frozen": Refusal(_not_frozen, "SourceError", "is not frozen: its variable 'dense/"),
