@@ -12,6 +12,9 @@ HOOKS = {
     "keras": "paritygate.train_hooks.hooks.keras:KerasHook",
     "tensorflow": "paritygate.train_hooks.hooks.tensorflow:TensorFlowHook",
     "pytorch": "paritygate.train_hooks.hooks.pytorch:PyTorchHook",
+    "sklearn": "paritygate.train_hooks.hooks.sklearn:SklearnHook",
+    "xgboost": "paritygate.train_hooks.hooks.xgboost:XGBoostHook",
+    "lightgbm": "paritygate.train_hooks.hooks.lightgbm:LightGBMHook",
 }
 
 
