@@ -177,6 +177,16 @@ def _open(model: Any, config: ExportConfig, weights: Weights) -> SourceModel:
     return kind(model, text, given, example=example, weights=weights, notes=notes)
 
 
+def _ensemble(text: ModelText, answer: Answer) -> Ensemble:
+    return Ensemble(text.forest(), text.preparation(), text.link, answer, reads_float64=True)
+
+
+def ensemble_of_estimator(model: Any) -> Ensemble:
+    """A fitted estimator in neutral words, for a pipeline that holds it."""
+    text = ModelText.parse(_booster_of(model).model_to_string())
+    return _ensemble(text, _estimator_answer(model, text))
+
+
 def _booster_of(model: Any) -> Any:
     try:
         return model.booster_
@@ -208,15 +218,12 @@ class _LightGBMModel(BoosterModel):
                 + ", ".join(str(k) for k in preparation.truncated)
                 + " are categories: they are served as the codes that the model was trained on."
             )
-        ensemble = Ensemble(text.forest(), preparation, text.link, self._answer())
+        ensemble = _ensemble(text, self._answer())
         missing = (np.nan, 0.0) if preparation.zero_is_missing else (np.nan,)
         super().__init__(ensemble, given, example=example, weights=weights, notes=notes, missing=missing)
 
     def _answer(self) -> Answer:
         raise NotImplementedError
-
-    def _value_name(self) -> str:
-        return SCORES if self._text.objective in RANKING else PREDICTION
 
 
 class BareBooster(_LightGBMModel):
@@ -227,7 +234,7 @@ class BareBooster(_LightGBMModel):
         return {self.ensemble.answer.name: np.asarray(self._model.predict(matrix))}
 
     def _answer(self) -> Answer:
-        name = PROBABILITIES if self._text.objective in SHARES else self._value_name()
+        name = PROBABILITIES if self._text.objective in SHARES else _value_name(self._text)
         return Answer("value", name=name, flat=self._text.num_outputs == 1)
 
 
@@ -246,17 +253,25 @@ class Estimator(_LightGBMModel):
         }
 
     def _answer(self) -> Answer:
-        flat = self._text.num_outputs == 1
-        if not hasattr(self._model, "predict_proba"):
-            return Answer("value", name=self._value_name(), flat=flat)
-        if self._text.objective not in SHARES:
-            raise ExportError(
-                f"{type(self._model).__name__} was trained with an objective of the user's own, for which "
-                "LightGBM gives sums and no labels. Export its booster (booster_) for the sums."
-            )
-        classes = np.asarray(self._model.classes_)
-        classes = classes.astype(str).astype(object) if _is_text(classes) else as_labels(classes)
-        return Answer("classes", classes=classes, complement=flat)
+        return _estimator_answer(self._model, self._text)
+
+
+def _estimator_answer(model: Any, text: ModelText) -> Answer:
+    flat = text.num_outputs == 1
+    if not hasattr(model, "predict_proba"):
+        return Answer("value", name=_value_name(text), flat=flat)
+    if text.objective not in SHARES:
+        raise ExportError(
+            f"{type(model).__name__} was trained with an objective of the user's own, for which LightGBM gives "
+            "sums and no labels. Export its booster (booster_) for the sums."
+        )
+    classes = np.asarray(model.classes_)
+    classes = classes.astype(str).astype(object) if _is_text(classes) else as_labels(classes)
+    return Answer("classes", classes=classes, complement=flat)
+
+
+def _value_name(text: ModelText) -> str:
+    return SCORES if text.objective in RANKING else PREDICTION
 
 
 def _is_text(values: Array) -> bool:

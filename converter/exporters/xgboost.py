@@ -261,13 +261,8 @@ class _XGBoostModel(BoosterModel):
         self._booster = _booster_of(model)
         self._document = document
         self._rounds = rounds
-        missing = self._missing_value()
-        sums = document.sums(rounds)
-        preparation = Preparation(
-            missing=None if np.isnan(missing) else missing,
-            floored=document.categorical if isinstance(sums, Forest) else (),
-        )
-        ensemble = Ensemble(sums, preparation, self._link(), self._answer())
+        missing = _missing_value(model)
+        ensemble = _ensemble(document, rounds, missing, self._link(), self._answer())
         super().__init__(
             ensemble, given, example=example, weights=weights, notes=notes, missing=(missing,)
         )  # fmt: skip
@@ -295,14 +290,11 @@ class _XGBoostModel(BoosterModel):
     def _matrix(self, matrix: Array) -> Any:
         return _import().DMatrix(
             matrix,
-            missing=self._missing_value(),
+            missing=_missing_value(self._model),
             feature_names=self._booster.feature_names,
             feature_types=self._booster.feature_types,
             enable_categorical=bool(self._document.categorical),
         )
-
-    def _missing_value(self) -> float:
-        return float(np.float32(getattr(self._model, "missing", np.nan)))
 
     def _link(self) -> Link:
         return self._document.link
@@ -350,23 +342,50 @@ class Estimator(_XGBoostModel):
         return dict(zip(self.ensemble.answer.names, (predicted.astype(np.int64), shares), strict=True))
 
     def _link(self) -> Link:
-        link = super()._link()
-        return Softmax() if self._is_classifier and isinstance(link, LargestIndex) else link
-
-    @property
-    def _is_classifier(self) -> bool:
-        return hasattr(self._model, "predict_proba")
+        return _estimator_link(self._model, self._document)
 
     def _answer(self) -> Answer:
-        outputs = self._document.num_outputs
-        if not self._is_classifier:
-            name = SCORES if self._document.objective.startswith("rank:") else PREDICTION
-            return Answer("value", name=name, flat=outputs == 1)
-        if isinstance(super()._link(), Identity):
-            raise ExportError(
-                f"{type(self._model).__name__} with the objective {self._document.objective} gives labels and no "
-                "probabilities. Export its booster (get_booster()) for the sums, or train with binary:logistic."
-            )
-        if outputs > 1 and isinstance(self._link(), Softmax):
-            return Answer("classes", classes=np.arange(outputs))
-        return Answer("labels") if outputs > 1 else Answer("classes", classes=np.arange(2), complement=True)
+        return _estimator_answer(self._model, self._document)
+
+
+def ensemble_of_estimator(model: Any) -> Ensemble:
+    """A fitted estimator in neutral words, for a pipeline that holds it."""
+    document = BoosterDocument.from_json(_booster_of(model).save_raw("json"))
+    rounds = _rounds(model, document, [])
+    answer = _estimator_answer(model, document)
+    return _ensemble(document, rounds, _missing_value(model), _estimator_link(model, document), answer)
+
+
+def _estimator_link(model: Any, document: BoosterDocument) -> Link:
+    link = document.link
+    return Softmax() if hasattr(model, "predict_proba") and isinstance(link, LargestIndex) else link
+
+
+def _estimator_answer(model: Any, document: BoosterDocument) -> Answer:
+    outputs = document.num_outputs
+    if not hasattr(model, "predict_proba"):
+        name = SCORES if document.objective.startswith("rank:") else PREDICTION
+        return Answer("value", name=name, flat=outputs == 1)
+    if isinstance(document.link, Identity):
+        raise ExportError(
+            f"{type(model).__name__} with the objective {document.objective} gives labels and no probabilities. "
+            "Export its booster (get_booster()) for the sums, or train with binary:logistic."
+        )
+    if outputs > 1 and isinstance(_estimator_link(model, document), Softmax):
+        return Answer("classes", classes=np.arange(outputs))
+    return Answer("labels") if outputs > 1 else Answer("classes", classes=np.arange(2), complement=True)
+
+
+def _ensemble(
+    document: BoosterDocument, rounds: int | None, missing: float, link: Link, answer: Answer
+) -> Ensemble:
+    sums = document.sums(rounds)
+    preparation = Preparation(
+        missing=None if np.isnan(missing) else missing,
+        floored=document.categorical if isinstance(sums, Forest) else (),
+    )
+    return Ensemble(sums, preparation, link, answer)
+
+
+def _missing_value(model: Any) -> float:
+    return float(np.float32(getattr(model, "missing", np.nan)))

@@ -4,26 +4,50 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import onnx
 
 from paritygate.converter.errors import ExportError, UnsupportedOperator
 from paritygate.converter.exporters._sklearn.files import first_line
+from paritygate.converter.exporters._sklearn.texts import is_vectorizer, vectorizer_options
+from paritygate.converter.exporters._sklearn.trees import known_to_skl2onnx, own_converters
 from paritygate.converter.types import DType, TensorSpec
 
 
 def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) -> onnx.ModelProto:
+    """One call of skl2onnx, with our own converters for trees."""
     import skl2onnx
 
-    with warnings.catch_warnings():
+    own = own_converters()
+    with warnings.catch_warnings(), known_to_skl2onnx(own), _without_flattening(estimator):
         # What skl2onnx still reads of scikit-learn's old attributes is not the user's concern.
         for kind in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", kind)
-        model: onnx.ModelProto = skl2onnx.to_onnx(
-            estimator, initial_types=types, target_opset=opsets, options=options
+        model: onnx.ModelProto = skl2onnx.convert_sklearn(
+            estimator,
+            initial_types=types,
+            target_opset=opsets,
+            options=options,
+            custom_conversion_functions=own.conversions,
+            custom_shape_calculators=own.shapes,
+            custom_parsers=own.parsers,
         )
     return model
+
+
+@contextmanager
+def _without_flattening(estimator: Any) -> Iterator[None]:
+    """Set aside what skl2onnx refuses of voting although only `transform`, which is not served, reads it."""
+    voting = [part for _, part in parts(estimator) if getattr(part, "flatten_transform", False) is True]
+    for part in voting:
+        part.flatten_transform = False
+    try:
+        yield
+    finally:
+        for part in voting:
+            part.flatten_transform = True
 
 
 ML_OPSET = 3
@@ -47,34 +71,51 @@ def skl_type(spec: TensorSpec) -> Any:
     return kinds[spec.dtype]([d if isinstance(d, int) else None for d in spec.shape])
 
 
-def conversion_options(estimator: Any) -> list[dict[int, dict[str, Any]] | None]:
+def conversion_options(estimator: Any) -> list[dict[int, dict[str, Any]]]:
     """What to ask skl2onnx for, best first: no ZipMap (a sequence of maps is no tensor), raw scores without it."""
     from sklearn.base import is_classifier
 
+    texts = {id(part): vectorizer_options(part) for _, part in parts(estimator) if is_vectorizer(part)}
     if not is_classifier(estimator):
-        return [None]
-    key = id(estimator)
+        return [texts]
+    # The last step and not the pipeline: what stands at a pipeline reaches steps that have no such option.
+    key = id(_last(estimator))
     if hasattr(estimator, "predict_proba"):
-        return [{key: {"zipmap": False}}, None]
+        return [{key: {"zipmap": False}, **texts}, {key: {}, **texts}]
     return [
-        {key: {"zipmap": False, "raw_scores": True}},
-        {key: {"raw_scores": True}},
-        {key: {"zipmap": False}},
-        None,
+        {key: {"zipmap": False, "raw_scores": True}, **texts},
+        {key: {"raw_scores": True}, **texts},
+        {key: {"zipmap": False}, **texts},
+        {key: {}, **texts},
     ]
 
 
+def _last(estimator: Any) -> Any:
+    while getattr(estimator, "steps", None):
+        estimator = estimator.steps[-1][1]
+    return estimator
+
+
 def explained(error: Exception, estimator: Any, opset: int) -> ExportError:
+    """An error of skl2onnx, or one of our own converters, as one line that names the step."""
+    if isinstance(error, ExportError):
+        return error
     text = str(error)
-    if type(error).__name__ in ("MissingShapeCalculator", "MissingConverter"):
-        for path, part in parts(estimator):
-            if f"'{type(part).__module__}.{type(part).__qualname__}'" in text:
-                return UnsupportedOperator(
-                    f"{type(part).__name__} in {path} has no ONNX form in skl2onnx. Replace it by an estimator "
-                    "that has one, or move it out of the pipeline.",
-                    operator=type(part).__name__,
-                    module=path,
-                )
+    unknown = type(error).__name__ in ("MissingShapeCalculator", "MissingConverter")
+    for path, part in parts(estimator):
+        if unknown and f"'{type(part).__module__}.{type(part).__qualname__}'" in text:
+            return UnsupportedOperator(
+                f"{type(part).__name__} in {path} has no ONNX form in skl2onnx. Replace it by an estimator "
+                "that has one, or move it out of the pipeline.",
+                operator=type(part).__name__,
+                module=path,
+            )
+        if isinstance(error, NotImplementedError) and is_vectorizer(part):
+            return UnsupportedOperator(
+                f"{type(part).__name__} in {path} has no ONNX form as it is set: {first_line(error)}",
+                operator=type(part).__name__,
+                module=path,
+            )
     return ExportError(
         f"skl2onnx cannot convert {type(estimator).__name__} at opset {opset}: {first_line(error)}"
     )
@@ -90,7 +131,9 @@ def parts(estimator: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     for name, part in inner:
         if not isinstance(part, str):
             yield from parts(part, f"{path}/{name}" if path else name)
-    best = getattr(estimator, "best_estimator_", None)
-    if best is not None:
-        yield from parts(best, path)
+    inner_estimators = [getattr(estimator, "best_estimator_", None), getattr(estimator, "estimator_", None)]
+    calibrated = [entry.estimator for entry in getattr(estimator, "calibrated_classifiers_", ())]
+    for part in [*inner_estimators, *calibrated]:
+        if part is not None:
+            yield from parts(part, path)
     yield path or type(estimator).__name__, estimator

@@ -9,7 +9,7 @@ from paritygate.converter.errors import ExportError
 from paritygate.converter.types import Feeds
 
 
-def keep_outputs(graph: onnx.GraphProto, answers: Feeds) -> None:
+def keep_outputs(graph: onnx.GraphProto, answers: Feeds, opset: int) -> None:
     """Make the graph give what the source gives, in rank too; what the source was not asked for goes.
 
     Raises:
@@ -26,7 +26,7 @@ def keep_outputs(graph: onnx.GraphProto, answers: Feeds) -> None:
         if not value.type.HasField("tensor_type"):
             raise ExportError(f"skl2onnx gives {name!r} as a sequence or map, not as a tensor.")
         if rank == 2 and answer.ndim == 1:
-            value = _squeezed(graph, value)
+            value = _squeezed(graph, value, opset)
         elif rank != answer.ndim:
             # skl2onnx declares one axis for the labels of several classes at once, and gives two, as it should.
             value.type.tensor_type.ClearField("shape")
@@ -35,18 +35,50 @@ def keep_outputs(graph: onnx.GraphProto, answers: Feeds) -> None:
     graph.output.extend(kept)
 
 
-def _squeezed(graph: onnx.GraphProto, value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+def _squeezed(graph: onnx.GraphProto, value: onnx.ValueInfoProto, opset: int) -> onnx.ValueInfoProto:
     """A graph output [n, 1] as [n]. Squeeze and not Reshape: it fails if the axis is not 1 after all."""
     name, axes = f"{value.name}_flat", f"{value.name}_flat_axes"
-    graph.initializer.append(onnx.numpy_helper.from_array(np.array([1], np.int64), axes))
-    graph.node.append(onnx.helper.make_node("Squeeze", [value.name, axes], [name], name=name))
+    if opset >= 13:
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array([1], np.int64), axes))
+        node = onnx.helper.make_node("Squeeze", [value.name, axes], [name], name=name)
+    else:
+        node = onnx.helper.make_node("Squeeze", [value.name], [name], name=name, axes=[1])
+    graph.node.append(node)
     return onnx.helper.make_tensor_value_info(name, value.type.tensor_type.elem_type, [None])
 
 
-def merge_opsets(model: onnx.ModelProto) -> None:
-    """One entry a domain: skl2onnx writes the default domain twice, and a strict reader keeps the wrong one."""
+def settle_opsets(model: onnx.ModelProto, wanted: int) -> int:
+    """One entry a domain, and the default one at the wanted version wherever that changes no operator.
+
+    skl2onnx writes the default domain twice, and as old as its nodes allow; a strict reader keeps the wrong one.
+
+    Returns:
+        The version of the default domain.
+    """
     versions: dict[str, int] = {}
     for entry in model.opset_import:
         versions[entry.domain] = max(entry.version, versions.get(entry.domain, 0))
+    own = versions.get("", wanted)
+    kinds = {node.op_type for node in model.graph.node if node.domain == ""}
+    if all(_same_at(kind, own, wanted) for kind in kinds):
+        own = wanted
+    versions[""] = own
     del model.opset_import[:]
     model.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(versions.items()))
+    return own
+
+
+def _same_at(kind: str, own: int, wanted: int) -> bool:
+    """Whether an operator means the same in both versions: newer ones only take more types, a few excepted."""
+    before = onnx.defs.get_schema(kind, max_inclusive_version=own).since_version
+    after = onnx.defs.get_schema(kind, max_inclusive_version=wanted).since_version
+    return before == after or (kind in _ONLY_MORE_TYPES)
+
+
+_ONLY_MORE_TYPES = {
+    "Cast", "Concat", "Reshape", "Identity", "Add", "Sub", "Mul", "Div", "MatMul", "Gemm", "Shape", "Gather",
+    "Transpose", "Flatten", "Sqrt", "Exp", "Log", "Abs", "Neg", "Equal", "Less", "Greater", "Where", "Sigmoid",
+    "Tanh", "Relu", "Max", "Min", "Pow", "Not", "And", "Or", "Floor", "Sign", "IsNaN", "Expand", "Reciprocal",
+    "Constant", "ConstantOfShape", "ArgMax", "ArgMin", "Tile", "CumSum",
+    "StringNormalizer", "Sum", "Mean", "LessOrEqual", "GreaterOrEqual",
+}  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,13 @@ from paritygate.converter.exporters._sklearn.conversion import (
     to_onnx,
 )
 from paritygate.converter.exporters._sklearn.files import import_module
-from paritygate.converter.exporters._sklearn.graph import keep_outputs, merge_opsets
-from paritygate.converter.exporters._sklearn.inputs import MATRIX_INPUT, as_columns, as_served, num_features
+from paritygate.converter.exporters._sklearn.graph import keep_outputs, settle_opsets
+from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served, undeclared_input
+from paritygate.converter.exporters._sklearn.pools import known_rows
+from paritygate.converter.exporters._sklearn.texts import takes_texts
+from paritygate.converter.exporters._sklearn.trees import ensemble_of
+from paritygate.converter.exporters._trees.edges import asked_note, edge_rows
+from paritygate.converter.exporters._trees.forest import Forest
 from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import declared_inputs
 from paritygate.converter.types import Array, DType, Feeds
@@ -32,10 +37,10 @@ def open_estimator(estimator: Any, config: ExportConfig, weights: Weights, notes
     if declared is not None:
         inputs = [SourceInput(spec.name, spec.dtype, spec.shape) for spec in declared]
         return EstimatorModel(estimator, inputs, weights=weights, notes=notes)
-    example = as_columns(config.inputs)
+    example = as_columns(config.inputs, estimator)
     if example is None:
-        width = num_features(estimator)
-        inputs = [SourceInput(MATRIX_INPUT, DType.FLOAT32, (None, width))]
+        name, dtype, width = undeclared_input(estimator)
+        inputs = [SourceInput(name, dtype, (None, width))]
         return EstimatorModel(estimator, inputs, weights=weights, notes=notes)
     arrays = {name: as_served(name, value, notes) for name, value in example.items()}
     inputs = [SourceInput(n, DType.from_numpy(a.dtype), (None, *a.shape[1:])) for n, a in arrays.items()]
@@ -64,6 +69,7 @@ class EstimatorModel(SourceModel):
         self._estimator = estimator
         self._feature_names = feature_names(estimator)
         self._methods = methods(estimator)
+        self._takes_texts = takes_texts(estimator)
         self._takes_float64 = True
         self._settle_scores()
 
@@ -96,14 +102,44 @@ class EstimatorModel(SourceModel):
         """Write the estimator with skl2onnx, its outputs in the source's own form."""
         model = self._convert(request)
         answers = self.run(request.example)
-        keep_outputs(model.graph, answers)
-        merge_opsets(model)
+        opset = settle_opsets(model, request.opset)
+        if opset < request.opset:
+            self.notes.append(
+                f"Written at opset {opset}, not {request.opset}: skl2onnx has some of its operators in older "
+                "forms only."
+            )
+        keep_outputs(model.graph, answers, opset)
         weights = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
         if weights > request.external_data_threshold_bytes:
             side_file = f"{request.path.name}.data"
             onnx.save_model(model, str(request.path), save_as_external_data=True, location=side_file)
         else:
             request.path.write_bytes(model.SerializeToString(deterministic=True))
+
+    def edges(self) -> Mapping[str, Feeds]:
+        """Samples of what was learnt: known texts and categories, and both sides of the thresholds of trees."""
+        found: dict[str, Feeds] = {}
+        known = known_rows(self._estimator, self.inputs, self.example)
+        if known:
+            found["known"] = known
+        (first, *others) = self.inputs
+        ensemble = ensemble_of(self._estimator) if not others and first.dtype.is_floating else None
+        if ensemble is not None and isinstance(ensemble.sums, Forest):
+            missing = (np.nan,) if self._takes_missing() else ()
+            rows = edge_rows(ensemble.sums, missing=missing, kind=first.dtype.numpy.type)
+            note = asked_note(ensemble.sums, rows)
+            if note is not None and note not in self.notes:
+                self.notes.append(note)
+            found |= {kind: {first.name: matrix} for kind, matrix in rows.items()}
+        return found
+
+    def _takes_missing(self) -> bool:
+        (spec,) = self.inputs
+        try:
+            self.run({spec.name: np.full((1, int(spec.shape[1] or 1)), np.nan, spec.dtype.numpy)})
+        except ValueError:  # scikit-learn's word for a NaN that was not among the training data
+            return False
+        return True
 
     def _convert(self, request: ConversionRequest) -> onnx.ModelProto:
         types = [(spec.name, skl_type(spec)) for spec in request.inputs]
@@ -122,6 +158,8 @@ class EstimatorModel(SourceModel):
         """The feeds in the form that the estimator was fitted on: an array, or a data frame where it has names."""
         arrays = [feeds[spec.name] for spec in self.inputs]
         columns = [spec.name for spec in self.inputs]
+        if len(arrays) == 1 and self._takes_texts:
+            return arrays[0][:, 0]
         if self._feature_names is None:
             return arrays[0] if len(arrays) == 1 else np.hstack(arrays)
         pandas = import_module("pandas")

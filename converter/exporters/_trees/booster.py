@@ -50,7 +50,7 @@ class BoosterModel(SourceModel):
 
     @abc.abstractmethod
     def ask(self, matrix: Array) -> dict[str, Array]:
-        """The framework's own answers to float32[batch, feature], by output."""
+        """The framework's own answers to float[batch, feature], by output."""
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """What the framework answers."""
@@ -71,7 +71,8 @@ class BoosterModel(SourceModel):
         """Samples at the decisions of the forest."""
         if not isinstance(self.ensemble.sums, Forest):
             return {}
-        rows = edge_rows(self.ensemble.sums, missing=self._missing)
+        kind = self.inputs[0].dtype.numpy.type
+        rows = edge_rows(self.ensemble.sums, missing=self._missing, kind=kind)
         note = asked_note(self.ensemble.sums, rows)
         if note is not None and note not in self.notes:
             self.notes.append(note)
@@ -98,14 +99,15 @@ def given_matrix(
         notes.append(f"The columns of the input are, in order: {shown}{more}.")
     declared = declared_inputs(inputs)
     if declared is not None:
-        if len(declared) != 1 or declared[0].dtype is not DType.FLOAT32 or len(declared[0].shape) != 2:
+        floats = (DType.FLOAT32, DType.FLOAT64)
+        if len(declared) != 1 or declared[0].dtype not in floats or len(declared[0].shape) != 2:
             raise ExportError(
                 f"the declared inputs are {', '.join(map(str, declared))}; a booster takes one matrix, "
                 f"such as x:float32[batch,{num_features}]."
             )
         shape = declared[0].shape
         _check_width(shape[1], num_features, feature_names)
-        return SourceInput(declared[0].name, DType.FLOAT32, (shape[0], num_features)), None
+        return SourceInput(declared[0].name, declared[0].dtype, (shape[0], num_features)), None
     name, value = _named(inputs)
     if value is None:
         return SourceInput(name, DType.FLOAT32, (None, num_features)), None
@@ -142,7 +144,8 @@ def _as_matrix(value: Any, feature_names: Sequence[str], notes: list[str]) -> Ar
     if array.dtype == np.float64:
         notes.append(
             "The input is float32: the example's float64 was rounded. A value that float32 cannot hold (whole "
-            "numbers above 16777216, fine fractions) may be on another side of a threshold than in training."
+            "numbers above 16777216, fine fractions) may be on another side of a threshold than in training. "
+            f"Declare it in words (x:float64[batch,{array.shape[1]}]) to keep float64."
         )
     return array.astype(np.float32)
 

@@ -8,7 +8,7 @@ decision: its other features are chosen so that it passes the decisions above.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,17 +23,18 @@ NUM_BYTES = 4 * 2**20
 
 
 def edge_rows(
-    forest: Forest, *, missing: Sequence[float] = (np.nan,), num_rows: int = NUM_ROWS
+    forest: Forest, *, missing: Sequence[float] = (np.nan,), num_rows: int = NUM_ROWS, kind: type = np.float32
 ) -> dict[str, Array]:
-    """Samples at decisions: float32[row, feature] by what they ask, `thresholds` and `missing`.
+    """Samples at decisions: float[row, feature] by what they ask, `thresholds` and `missing`.
 
     Args:
         forest: The trees.
         missing: Values that mean missing; empty where the source takes none.
         num_rows: Rows of each kind at most.
+        kind: numpy's type of the input.
     """
     limit = max(2, min(num_rows, NUM_BYTES // (4 * forest.num_features)))
-    walker = _Walker(forest)
+    walker = _Walker(forest, kind)
     places = [(tree, int(node)) for tree in forest.trees for node in np.flatnonzero(tree.is_split)]
     if not places:
         return {}
@@ -61,26 +62,29 @@ def _spread(places: list[tuple[Tree, int]], count: int) -> list[tuple[Tree, int]
 class _Allowed:
     """What a feature may be on the way to a decision: an interval, both ends included, or categories."""
 
-    low: np.float32 = field(default_factory=lambda: np.float32(-np.inf))
-    high: np.float32 = field(default_factory=lambda: np.float32(np.inf))
-    among: frozenset[int] | None = None
-    outside: frozenset[int] = frozenset()
+    low: float = -np.inf
+    high: float = np.inf
+    among: frozenset[float] | None = None
+    outside: frozenset[float] = frozenset()
 
     def pick(self) -> float:
         if self.among is not None:
             return float(min(self.among - self.outside, default=0))
         if self.outside:
             return float(next(k for k in range(len(self.outside) + 1) if k not in self.outside))
+        if np.isposinf(self.low):
+            return float("nan")  # above infinity is nothing but what is missing
         if np.isneginf(self.low):
-            return 0.0 if np.isinf(self.high) else float(self.high)
+            return 0.0 if np.isinf(self.high) else self.high
         if np.isinf(self.high):
-            return float(self.low)
-        return float(np.float32(np.float64(self.low) / 2 + np.float64(self.high) / 2))
+            return self.low
+        return self.low / 2 + self.high / 2
 
 
 class _Walker:
-    def __init__(self, forest: Forest) -> None:
+    def __init__(self, forest: Forest, kind: type) -> None:
         self._forest = forest
+        self._kind = kind
         self._parents: dict[int, Array] = {}
         self._cuts: dict[int, Array] = {}
         self._usual = self._middle_values()
@@ -93,7 +97,7 @@ class _Walker:
             for value in self._sides(tree, node):
                 rows.append(row.copy())
                 rows[-1][tree.feature[node]] = value
-        return np.array(rows, np.float32)
+        return np.array(rows, self._kind)
 
     def with_values(self, places: Sequence[tuple[Tree, int]], values: Sequence[float]) -> Array:
         """One row for each decision and value."""
@@ -103,19 +107,19 @@ class _Walker:
             for value in values:
                 rows.append(row.copy())
                 rows[-1][tree.feature[node]] = value
-        return np.array(rows, np.float32)
+        return np.array(rows, self._kind)
 
     def _sides(self, tree: Tree, node: int) -> tuple[float, float]:
         if node in tree.categories:
             members = tree.categories[node]
             return float(members[-1]), float(next(k for k in range(len(members) + 1) if k not in members))
-        cut = np.float32(self._cut(tree)[node])
-        above = np.nextafter(cut, np.float32(np.inf))
-        return float(cut), float(above if np.isfinite(above) else cut)
+        largest = np.finfo(self._kind).max  # nobody takes an infinity; a threshold there parts off what is missing
+        cut = np.clip(self._cut(tree)[node], -largest, largest)
+        return float(cut), float(np.clip(np.nextafter(cut, self._kind(np.inf)), -largest, largest))
 
     def _cut(self, tree: Tree) -> Array:
         if id(tree) not in self._cuts:
-            self._cuts[id(tree)] = self._forest.cuts(tree)
+            self._cuts[id(tree)] = self._forest.cuts(tree, self._kind)
         return self._cuts[id(tree)]
 
     def _led_to(self, tree: Tree, node: int) -> Array:
@@ -140,11 +144,11 @@ class _Walker:
             else:
                 bounds.among = members if bounds.among is None else bounds.among & members
             return
-        cut = np.float32(self._cut(tree)[node])
+        cut = self._cut(tree)[node]
         if yes:
-            bounds.high = min(bounds.high, cut)
+            bounds.high = min(bounds.high, float(cut))
         else:
-            bounds.low = max(bounds.low, np.nextafter(cut, np.float32(np.inf)))
+            bounds.low = max(bounds.low, float(np.nextafter(cut, self._kind(np.inf))))
 
     def _parents_of(self, tree: Tree) -> Array:
         if id(tree) not in self._parents:
@@ -156,11 +160,11 @@ class _Walker:
         return self._parents[id(tree)]
 
     def _middle_values(self) -> Array:
-        """float32[feature]: the middle threshold of each feature, so that other trees are asked in their midst."""
+        """float[feature]: the middle threshold of each feature, so that other trees are asked in their midst."""
         features = np.concatenate([tree.feature[tree.is_split] for tree in self._forest.trees])
         values = np.concatenate([tree.threshold[tree.is_split] for tree in self._forest.trees])
-        usual = np.zeros(self._forest.num_features, np.float32)
+        usual = np.zeros(self._forest.num_features, self._kind)
         for feature in np.unique(features):
-            of_feature = np.sort(values[features == feature])
-            usual[feature] = of_feature[of_feature.size // 2]
+            of_feature = np.sort(values[(features == feature) & np.isfinite(values)])
+            usual[feature] = of_feature[of_feature.size // 2] if of_feature.size else 0
         return usual

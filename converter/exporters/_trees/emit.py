@@ -118,7 +118,7 @@ def _as_stump(tree: Tree) -> Tree:
     )
 
 
-def _chain(modes: _Modes, node: int, categories: tuple[int, ...]) -> None:
+def _chain(modes: _Modes, node: int, categories: tuple[float, ...]) -> None:
     """`x in {a, b, c}` as a question for each member; all of them lead to the same child on yes.
 
     A shared child is what onnxruntime expects of set membership (tree_ensemble_common.h, AddNodes). A NaN equals

@@ -11,7 +11,7 @@ import onnx
 from paritygate.converter.exporters._trees.builder import GraphBuilder
 from paritygate.converter.exporters._trees.emit import ensemble_node
 from paritygate.converter.exporters._trees.forest import Forest
-from paritygate.converter.exporters._trees.links import Link
+from paritygate.converter.exporters._trees.links import LargestIndex, Link
 from paritygate.converter.types import Array, DType, TensorSpec
 
 LABEL, PROBABILITIES, PREDICTION, SCORES = "label", "probabilities", "prediction", "scores"
@@ -81,12 +81,22 @@ class Ensemble:
         preparation: What happens before.
         link: What happens after.
         answer: The outputs.
+        reads_float64: Whether a float64 feature is compared as it is; else it is rounded to float32 first.
     """
 
     sums: Forest | Linear
     preparation: Preparation
     link: Link
     answer: Answer
+    reads_float64: bool = False
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of the last output."""
+        if self.answer.kind == "classes":
+            return int(self.answer.classes.size)
+        sums = self.sums.num_outputs if isinstance(self.sums, Forest) else self.sums.weights.shape[1]
+        return 1 if isinstance(self.link, LargestIndex) else int(sums)
 
 
 def build_graph(ensemble: Ensemble, given: TensorSpec, opset: int) -> onnx.ModelProto:
@@ -94,32 +104,49 @@ def build_graph(ensemble: Ensemble, given: TensorSpec, opset: int) -> onnx.Model
 
     Args:
         ensemble: The model.
-        given: Its one input, float32[batch, feature].
+        given: Its one input, float[batch, feature].
         opset: Version of the default operator set.
     """
     graph = GraphBuilder()
-    prepared = _prepare(graph, given, ensemble.preparation)
-    sums = (
-        graph.append(ensemble_node(ensemble.sums, graph.cast(prepared, np.float64), "sums"))
-        if isinstance(ensemble.sums, Forest)
-        else _linear(graph, prepared, ensemble.sums)
-    )
-    outputs = _answers(graph, ensemble.link.emit(graph, sums), ensemble.answer)
+    outputs = emit(graph, ensemble, given.name, given.dtype)
     return graph.model([given], outputs, opset)
 
 
-def _prepare(graph: GraphBuilder, given: TensorSpec, preparation: Preparation) -> str:
-    value, width = given.name, int(given.shape[1])
-    nan = graph.constant(np.float32(np.nan)) if _has_missing(preparation) else ""
+def emit(graph: GraphBuilder, ensemble: Ensemble, given: str, dtype: DType) -> list[tuple[str, DType, int]]:
+    """Add an ensemble to a graph; gives name, dtype and rank of each output.
+
+    Args:
+        graph: Grows.
+        ensemble: The model.
+        given: Name of a float[batch, feature] tensor.
+        dtype: Its type, float32 or float64.
+    """
+    if dtype is DType.FLOAT64 and not ensemble.reads_float64:
+        given, dtype = graph.cast(given, np.float32), DType.FLOAT32
+    features = ensemble.sums.num_features if isinstance(ensemble.sums, Forest) else len(ensemble.sums.weights)
+    prepared = _prepare(graph, given, ensemble.preparation, features, dtype.numpy.type)
+    if isinstance(ensemble.sums, Forest):
+        wide = prepared if dtype is DType.FLOAT64 else graph.cast(prepared, np.float64)
+        sums = graph.append(ensemble_node(ensemble.sums, wide, "sums"))
+    else:
+        narrow = prepared if dtype is DType.FLOAT32 else graph.cast(prepared, np.float32)
+        sums = _linear(graph, narrow, ensemble.sums)
+    return _answers(graph, ensemble.link.emit(graph, sums), ensemble.answer)
+
+
+def _prepare(graph: GraphBuilder, value: str, preparation: Preparation, width: int, kind: type) -> str:
+    """Every step of the preparation, in the type of the input."""
+    nan = graph.constant(kind(np.nan)) if _has_missing(preparation) else ""
     if preparation.missing is not None:
-        is_missing = graph.add("Equal", value, graph.constant(np.float32(preparation.missing)))
+        is_missing = graph.add("Equal", value, graph.constant(kind(preparation.missing)))
         value = graph.add("Where", is_missing, nan, value)
     if preparation.zero_is_missing:
-        small = graph.add("LessOrEqual", graph.add("Abs", value), graph.constant(np.float32(1e-35)))
+        small = graph.add("LessOrEqual", graph.add("Abs", value), graph.constant(kind(np.float32(1e-35))))
         asked = graph.add("And", small, _mask(graph, preparation.zero_is_missing, width))
         value = graph.add("Where", asked, nan, value)
     if preparation.floored:
-        value = graph.add("Where", _mask(graph, preparation.floored, width), graph.add("Floor", value), value)
+        whole = graph.add("Floor", value)
+        value = graph.add("Where", _mask(graph, preparation.floored, width), whole, value)
     if preparation.truncated:
         whole = graph.add("Mul", graph.add("Sign", value), graph.add("Floor", graph.add("Abs", value)))
         value = graph.add("Where", _mask(graph, preparation.truncated, width), whole, value)

@@ -26,7 +26,7 @@ class Tree:
         missing_is_yes: bool[node], where a NaN goes.
         values: float64[node, output], what a leaf adds; what stands at other nodes is not read.
         target: The output that the first column of `values` is added to.
-        categories: Nodes that ask whether x is one of these whole numbers, instead of comparing.
+        categories: Nodes that ask whether x is one of these numbers, instead of comparing.
     """
 
     feature: Array
@@ -36,7 +36,7 @@ class Tree:
     missing_is_yes: Array
     values: Array
     target: int = 0
-    categories: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    categories: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def is_split(self) -> Array:
@@ -63,13 +63,13 @@ class Forest:
     base: Array
     strict: bool
 
-    def cuts(self, tree: Tree) -> Array:
-        """float32[node], the largest float32 values for which the answer is yes."""
+    def cuts(self, tree: Tree, kind: type = np.float32) -> Array:
+        """float[node], the largest values of a float type for which the answer is yes."""
         with np.errstate(over="ignore"):
-            nearest = tree.threshold.astype(np.float32)
+            nearest = tree.threshold.astype(kind)
         wide = nearest.astype(np.float64)
         over = wide >= tree.threshold if self.strict else wide > tree.threshold
-        return np.where(over, np.nextafter(nearest, np.float32(-np.inf)), nearest)
+        return np.where(over, np.nextafter(nearest, kind(-np.inf)), nearest)
 
     @property
     def num_splits(self) -> int:

@@ -36,6 +36,22 @@ class Identity(Link):
 
 
 @dataclass(frozen=True)
+class Mean(Link):
+    """Sums over so many trees as their mean; sums of whole votes stay whole until then, and equal if they are."""
+
+    count: int
+
+    def emit(self, graph: GraphBuilder, sums: str) -> str:
+        """Div."""
+        return graph.add("Div", sums, graph.constant(np.float32(self.count)))
+
+    def compute(self, sums: Array) -> Array:
+        """The same."""
+        result: Array = sums / self.count
+        return result
+
+
+@dataclass(frozen=True)
 class Sigmoid(Link):
     """1 / (1 + exp(-slope * x))."""
 
