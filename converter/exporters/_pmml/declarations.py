@@ -168,6 +168,10 @@ def target_of(model: Element, name: str | None) -> Target:
     if not entries:
         return Target()
     entry = next((e for e in entries if e.get("field") in (name, "")), None)
+    if entry is None and name is None and len(entries) == 1:
+        entry = entries[
+            0
+        ]  # boosting tools leave the target out of a segment's schema, not out of its Targets
     if entry is None:
         return Target()
     priors, default = {}, None

@@ -105,6 +105,15 @@ class Graph:
         """A constant vector of int64."""
         return self.constant(np.array(values, dtype=np.int64))
 
+    def product(self, matrix: str, weights: Array) -> str:
+        """float64[rows, k] times float64[k, n].
+
+        onnxruntime folds a scalar factor before a MatMul into an attribute of single precision, also for doubles.
+        Only single columns are ever scaled right before, and those are multiplied here without a MatMul.
+        """
+        kind = "Mul" if weights.shape[0] == 1 else "MatMul"
+        return self.op(kind, matrix, self.constant(weights))
+
     def cast(self, name: str, to: int) -> str:
         """A tensor in another element type."""
         return self.op("Cast", name, to=to)

@@ -82,7 +82,7 @@ def _emit_layer(layer: Element, network: Element, neurons: _Neurons) -> None:
         values = _radial(layer, network, graph, matrix, weights, linked)
     else:
         biases = np.array([[neuron.number("bias", 0.0) for neuron in members]], dtype=np.float64)
-        z = graph.op("Add", graph.op("MatMul", matrix, graph.constant(weights)), graph.constant(biases))
+        z = graph.op("Add", graph.product(matrix, weights), graph.constant(biases))
         values = _activated(layer, network, graph, activation, z)
     method = layer.get("normalizationMethod") or network.get("normalizationMethod", "none")
     if method == "softmax":
@@ -119,6 +119,12 @@ def _elliott(graph: Graph, z: str) -> str:
     return graph.op("Div", z, graph.op("Add", graph.number(1.0), graph.op("Abs", z)))
 
 
+def _arctan(graph: Graph, z: str) -> str:
+    # A quotient of columns: a scalar factor would be folded into the next MatMul (Graph.product).
+    turned = arctangent(graph, z)
+    return graph.op("Div", turned, graph.filled(math.pi / 2.0))
+
+
 _ACTIVATIONS: dict[str, Callable[[Graph, str], str]] = {
     "logistic": lambda graph, z: graph.op("Sigmoid", z),
     "tanh": lambda graph, z: graph.op("Tanh", z),
@@ -130,7 +136,7 @@ _ACTIVATIONS: dict[str, Callable[[Graph, str], str]] = {
     "sine": lambda graph, z: graph.op("Sin", z),
     "cosine": lambda graph, z: graph.op("Cos", z),
     "Elliott": _elliott,
-    "arctan": lambda graph, z: graph.op("Mul", arctangent(graph, z), graph.number(2.0 / math.pi)),
+    "arctan": lambda graph, z: _arctan(graph, z),
     "rectifier": lambda graph, z: graph.op("Relu", z),
 }
 

@@ -104,7 +104,7 @@ def _totals(tables: Sequence[Element], design: _Design) -> str:
     for row, column, coefficient in entries:
         weights[row, column] += coefficient
     matrix = graph.side_by_side(list(design.columns))
-    return graph.op("Add", graph.op("MatMul", matrix, graph.constant(weights)), graph.constant(intercepts))
+    return graph.op("Add", graph.product(matrix, weights), graph.constant(intercepts))
 
 
 def _shares(element: Element, place: Place, totals: str, count: int, method: str) -> str:
