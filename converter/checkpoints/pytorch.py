@@ -57,7 +57,7 @@ def load_file(path: Path, *, trust: bool, whole: bool) -> Checkpoint:
     ):
         return Checkpoint(path, _load_restricted(path, trust=trust))
     needs_code = bool(archive.foreign) and not has_weights(archive.content)
-    if needs_code or (whole and _holds_module(archive.content)):
+    if needs_code or (whole and _pickled_module(archive.content) is not None):
         if not trust:
             raise UnsafeSource(_unsafe(path, _asked_for(archive)))
         return Checkpoint(path, _load_trusted(path, archive))
@@ -72,16 +72,16 @@ def whole_module(checkpoint: Checkpoint, key: str | None) -> torch.nn.Module | N
     return next((entry for entry in entries if isinstance(entry, torch.nn.Module)), None)
 
 
-def _holds_module(content: Any) -> bool:
-    entries = as_mapping(content)
-    return is_module(content) or any(is_module(entries.get(name)) for name in RAW_KEYS)
+def _pickled_module(content: Any) -> Stub | None:
+    """A whole network, alone or under one of the usual names."""
+    entries = [content, *(as_mapping(content).get(name) for name in RAW_KEYS)]
+    return next((entry for entry in entries if is_module(entry)), None)
 
 
 def _asked_for(archive: Archive) -> str:
-    if not archive.foreign:
-        return ""
-    names = [str(archive.content)] if isinstance(archive.content, Stub) else sorted(map(str, archive.foreign))
-    return names[0]
+    """The most telling of the names that stand in the way of reading a file as data."""
+    module = _pickled_module(archive.content) or archive.content
+    return str(module) if isinstance(module, Stub) else min(map(str, archive.foreign), default="")
 
 
 def _load_restricted(path: Path, *, trust: bool) -> Any:

@@ -43,6 +43,7 @@ _STORAGES = {
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
+_HEADER_BYTES = 30
 _BIG_ENDIAN = "it was written on a big-endian machine; save it again on a little-endian one"
 
 
@@ -217,13 +218,15 @@ class _Records:
         entry = self.entries[self.folder + name]
         if entry.compress_type != zipfile.ZIP_STORED:
             raise BadArchive(f"its record {name!r} is compressed, which torch.save never does")
-        self.file.seek(max(entry.header_offset, 0))
-        header = self.file.read(30)
+        size = os.fstat(self.file.fileno()).st_size
+        inside = 0 <= entry.header_offset <= size - _HEADER_BYTES
+        self.file.seek(entry.header_offset if inside else size)
+        header = self.file.read(_HEADER_BYTES)
         if header[:4] != b"PK\x03\x04":
             raise BadArchive(f"its record {name!r} is not where the archive says")
         name_bytes, extra_bytes = struct.unpack("<HH", header[26:30])
-        start = entry.header_offset + 30 + int(name_bytes) + int(extra_bytes)
-        if start + entry.file_size > os.fstat(self.file.fileno()).st_size:
+        start = entry.header_offset + _HEADER_BYTES + int(name_bytes) + int(extra_bytes)
+        if start + entry.file_size > size:
             raise BadArchive(f"its record {name!r} is cut off")
         return Place(start, entry.file_size, entry.CRC)
 
@@ -351,6 +354,7 @@ _TENSOR_CLASSES = {("torch", "Tensor"), ("torch._tensor", "Tensor"), ("torch.nn.
 
 _REBUILD: Rebuild = {
     ("collections", "OrderedDict"): lambda *pairs: _dict_of(*pairs),
+    **{(m, n): lambda items=(): items for m in ("builtins", "__builtin__") for n in ("set", "frozenset")},
     ("torch", "Size"): _inner,
     ("torch._utils", "_rebuild_tensor"): _tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,

@@ -43,6 +43,8 @@ def _inside(model: Any) -> Any | None:
 
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         return model.module
+    if isinstance(model, torch.jit.ScriptModule):
+        return None  # wraps nothing, and its parts are no plain dict
     # torch.compile's wrapper; its class lies in a module that need not be imported to know it.
     return model._modules.get("_orig_mod")
 

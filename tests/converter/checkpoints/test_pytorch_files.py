@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import importlib.metadata
 import pickle
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -292,3 +295,130 @@ def test_factory_faults_are_one_line(
     with pytest.raises(error, match=said) as caught:
         export("weights.pt", factory)
     assert "\n" not in str(caught.value)
+
+
+# --- what training frameworks leave beside weights ----------------------------------------------------------
+
+
+class Callback:
+    """Stands for what a training framework pickles beside the weights; making one leaves a mark."""
+
+    marker: Path
+
+    def __init__(self) -> None:
+        self.best = 0.5
+
+    def __setstate__(self, state: Any) -> None:
+        Callback.marker.touch()
+        self.__dict__.update(state)
+
+
+@pytest.fixture
+def lightning(network: Any, tmp_path: Path) -> str:
+    """A Lightning checkpoint with a callback that would leave `ran` behind if it were built."""
+    Callback.marker = tmp_path / "ran"
+    state = {f"model.{name}": value for name, value in network.state_dict().items()}
+    content = {
+        "epoch": 1,
+        "state_dict": state,
+        "callbacks": {Callback: Callback()},
+        "hyper_parameters": argparse.Namespace(root=Path("/data"), rate=np.float64(0.1)),
+    }
+    torch.save(content, "net.ckpt")
+    return "net.ckpt"
+
+
+def test_lightning_checkpoint_needs_no_trust_and_runs_nothing(
+    lightning: str, network: Any, tmp_path: Path
+) -> None:
+    bundle = export(lightning)
+    assert_has_weights_of(bundle, network)
+    assert bundle.manifest["weights"]["selection"] == "raw: checkpoint entry state_dict"
+    assert "Names in the checkpoint lost the prefix 'model.'." in bundle.manifest["notes"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_trust_does_not_run_what_is_not_needed(lightning: str, network: Any, tmp_path: Path) -> None:
+    assert_has_weights_of(export(lightning, trust=True), network)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_callback_is_real(lightning: str, tmp_path: Path) -> None:
+    torch.load(lightning, weights_only=False)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("kind", ["alone", "in a checkpoint"])
+def test_weights_come_out_of_a_pickled_network_whose_code_is_gone(
+    kind: str, network: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net_of_whole.py").write_text(
+        "import torch\nclass Whole(torch.nn.Sequential):\n"
+        "    def __setstate__(self, state):\n        raise RuntimeError('this must not run')\n"
+    )
+    importlib.invalidate_caches()
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        whole = importlib.import_module("net_of_whole").Whole(*network)
+        torch.save(whole if kind == "alone" else {"epoch": 3, "model": whole}, "whole.pt")
+    sys.modules.pop("net_of_whole")
+    (tmp_path / "net_of_whole.py").unlink()
+    bundle = export("whole.pt")
+    assert_has_weights_of(bundle, network)
+    assert any("net_of_whole.Whole), without running" in note for note in bundle.manifest["notes"])
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("kind", ["alone", "in a checkpoint"])
+def test_pickled_network_itself_needs_trust(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = saved_whole(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    if kind == "in a checkpoint":
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path)
+            torch.save({"model": torch.load(saved, weights_only=False)}, saved)
+        sys.modules.pop("net_of_whole")
+    with pytest.raises(UnsafeSource, match=r"asks for .*Whole.*--trust"):
+        export(saved, None)
+    assert export(saved, None, trust=True).manifest["weights"]["selection"] == "raw: whole module"
+
+
+def test_tensors_that_only_torch_can_build_are_read_by_its_own_reader(network: Any) -> None:
+    torch.save({"state_dict": network.state_dict(), "mask": torch.eye(3).to_sparse()}, "weights.pt")
+    assert_has_weights_of(export("weights.pt"), network)
+
+
+def test_older_torch_is_told_to_write_a_checkpoint(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "1.13.1+cu117" if name == "torch" else found(name)
+    )
+    said = r"torch 1\.13\.1\+cu117 is installed here, and the export needs 2\.9 or newer; save a checkpoint"
+    with pytest.raises(ExportError, match=said) as caught:
+        export_model(network, "bundle", name="net", inputs=np.ones((2, 4), np.float32))
+    assert "\n" not in str(caught.value)
+
+
+def test_checkpoint_of_old_torch_is_exported(network: Any) -> None:
+    """Before torch 1.6 a file was a stream of pickles, which can still be written."""
+    torch.save(network.state_dict(), "weights.pt", _use_new_zipfile_serialization=False)
+    assert not zipfile.is_zipfile("weights.pt")
+    assert_has_weights_of(export("weights.pt"), network)
+
+
+@pytest.mark.parametrize("key", ["model_state", "nested.deeper"])
+def test_named_entry_of_a_training_checkpoint_is_taken(key: str, network: Any) -> None:
+    content = {"model_state": network.state_dict(), "nested": {"deeper": network.state_dict()}}
+    torch.save(content | {"model_state": network.state_dict()}, "weights.pt")
+    bundle = export("weights.pt", weights=key)
+    assert bundle.manifest["weights"]["selection"] == f"raw: checkpoint entry {key}"
+    assert_has_weights_of(bundle, network)
+
+
+def test_entry_that_is_not_there_lists_those_that_are(network: Any) -> None:
+    torch.save({"state_dict": network.state_dict(), "epoch": 1}, "weights.pt")
+    with pytest.raises(SourceError, match=r"has no entry 'ema'; it holds a dict .*'state_dict', 'epoch'"):
+        export("weights.pt", weights="ema")

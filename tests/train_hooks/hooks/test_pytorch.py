@@ -32,7 +32,7 @@ def test_a_module_is_found_to_be_of_torch() -> None:
 
 def test_another_object_is_refused_by_name() -> None:
     with pytest.raises(
-        ModelRefused, match=r"no hook for a model of builtins\.dict; expected .* keras, pytorch"
+        ModelRefused, match=r"no hook for a model of builtins\.dict; expected .*keras, .*pytorch"
     ):
         find_hook({})
 
@@ -40,6 +40,13 @@ def test_another_object_is_refused_by_name() -> None:
 def test_a_plain_module_is_handed_back_itself() -> None:
     model = torch.nn.Linear(2, 2)
     assert PyTorchHook().unwrap(model) is model
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_script_is_handed_back_itself() -> None:
+    script = torch.jit.script(torch.nn.Linear(2, 2))
+    assert find_hook(script).framework == "pytorch"
+    assert PyTorchHook().unwrap(script) is script
 
 
 def compiled(model: Any) -> Any:
