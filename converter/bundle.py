@@ -165,6 +165,7 @@ class Bundle:
         """
         return {DATA_FILE: self._sealed.read(DATA_FILE)} if DATA_FILE in self.manifest["files"] else {}
 
+    @property
     def asset_names(self) -> tuple[str, ...]:
         """The names below `assets/`, in order."""
         prefix = f"{ASSETS_DIR}/"

@@ -97,7 +97,7 @@ def test_trained_embedding_model_travels_with_its_tokenizer(models: Path, tmp_pa
     bundle = proven(models, "trained")
     assert bundle.manifest["weights"]["source_sha256"] == _sha256(folder / "model.safetensors")
     assert {"tokenizer.json", "vocab.txt", "special_tokens_map.json", "1_Pooling/config.json"} <= set(
-        bundle.asset_names()
+        bundle.asset_names
     )
     assert bundle.asset("tokenizer.json") == (folder / "tokenizer.json").read_bytes()
     sealed = bundle.manifest["files"]["assets/tokenizer.json"]
