@@ -38,7 +38,8 @@ class Global:
     name: str
 
     def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
+        text = f"{self.module[:100]}.{self.name[:100]}"  # it may hold anything, and goes into one line
+        return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 @dataclass(eq=False)
@@ -119,7 +120,7 @@ def read_pickle(
         OverflowError,
         RecursionError,
     ) as error:
-        raise BadPickle(f"{type(error).__name__}: {error}") from error
+        raise BadPickle(f"{type(error).__name__}: {str(error)[:150]!a}") from error
 
 
 _MARK = object()

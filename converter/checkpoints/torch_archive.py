@@ -237,8 +237,10 @@ def _storage_id(persistent_id: Any) -> StorageRef:
         raise BadArchive(f"it refers to a {type(persistent_id).__name__} outside, which is no storage")
     kind, key, count = persistent_id[1], persistent_id[2], persistent_id[4]
     dtype = _STORAGES.get(kind.name) if isinstance(kind, Global) else None
-    if dtype is None or not isinstance(key, str) or not isinstance(count, int) or count < 0:
-        raise BadArchive(f"it holds a storage of the kind {kind}, which is not read here")
+    if dtype is None:
+        raise BadArchive(f"it holds a storage of the kind {_named(kind)}, which is not read here")
+    if not isinstance(key, str) or len(key) > 64 or type(count) is not int or count < 0:
+        raise BadArchive("it holds a storage without a plain key and size")
     return StorageRef(key, dtype, count)
 
 
@@ -317,9 +319,9 @@ def _checked(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> 
     """A tensor all of whose elements lie inside its storage."""
     if not isinstance(storage, StorageRef):
         raise BadArchive("a tensor has no storage")
-    kind = storage.dtype if dtype is None else dtype.name if isinstance(dtype, Global) else str(dtype)
+    kind = storage.dtype if dtype is None else dtype.name if isinstance(dtype, Global) else ""
     if kind not in ITEM_BYTES:
-        raise BadArchive(f"it holds a tensor of the dtype {kind}, which is not read here")
+        raise BadArchive(f"it holds a tensor of the dtype {_named(dtype)}, which is not read here")
     sizes, steps = _whole_numbers(shape), _whole_numbers(stride)
     first = _whole_numbers((offset,))[0]
     if len(sizes) != len(steps):
@@ -328,9 +330,14 @@ def _checked(storage: Any, dtype: Any, offset: Any, shape: Any, stride: Any) -> 
     there = storage.size_bytes // ITEM_BYTES[kind]
     if math.prod(sizes) and last >= there:
         raise BadArchive(
-            f"a tensor of the shape {list(sizes)} reaches beyond its storage of {there} elements"
+            f"a tensor of the shape {list(sizes)[:8]} reaches beyond its storage of {there} elements"
         )
     return TensorRef(storage, kind, first, sizes, steps)
+
+
+def _named(value: Any) -> str:
+    """What a pickle calls something, where that is a name; a nested value could take for ever to print."""
+    return str(value) if isinstance(value, Global | Stub) else type(value).__name__
 
 
 def _whole_numbers(values: Any) -> tuple[int, ...]:

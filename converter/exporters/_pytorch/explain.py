@@ -21,6 +21,7 @@ _GUARD = re.compile(r"eval (?P<guard>.+?) \[guard added\]")
 _NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>")
 _CUSTOM = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:]+)\)>")
 _NODE = re.compile(r"Error when translating node %(\w+)")
+_TRACED_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -76,23 +77,23 @@ def conversion_error(
     node = _NODE.search(text)
     if missing is None:
         return ExportError(f"torch.onnx cannot convert the captured model: {first_line(deepest(error))}.")
-    place = _module_of_node(program, node[1] if node else "", missing[1])
+    found = _node_that_failed(program, node[1] if node else "", missing[1])
     operator = f"{missing[1].replace('.', '::')}.{missing[2]}".removesuffix(".default")
-    return unsupported(operator, place, module)
+    return unsupported(operator, _module_of_node(found), module, _line_of_node(found))
 
 
 def capture_error(error: Exception, module: torch.nn.Module) -> ExportError:
     """What a failed `torch.export` means, with the module and the line of the user's code that was at work."""
     frames = _frames(error)
-    path = _module_at_work(frames, module)
+    path, line = _module_at_work(frames, module), _line_at_work(frames)
     missing = next(
         (link for link in chain(error) if type(link).__name__ == "UnsupportedOperatorException"), None
     )
     if missing is not None:
-        return unsupported(_operator_name(str(missing)), path, module)
+        return unsupported(_operator_name(str(missing)), path, module, line)
     custom = _CUSTOM.search(str(deepest(error)))
     if custom is not None:
-        return unsupported(custom[1], path, module)
+        return unsupported(custom[1], path, module, line)
     place = place_in_model(frames, module)
     if any(type(link).__name__ == "GuardOnDataDependentSymNode" for link in chain(error)):
         said = (
@@ -109,9 +110,12 @@ def _operator_name(text: str) -> str:
     return "::".join(parts[:2]) if len(parts) >= 2 else text
 
 
-def unsupported(operator: str, place: str | None, module: torch.nn.Module) -> UnsupportedOperator:
-    """The error for an operator without ONNX form."""
-    where = f", used in {describe(place, module)}," if place is not None else ""
+def unsupported(
+    operator: str, place: str | None, module: torch.nn.Module, line: str | None = None
+) -> UnsupportedOperator:
+    """The error for an operator without ONNX form; with the module and the line (`net.py:12`) that use it."""
+    places = [describe(place, module)] if place is not None else []
+    where = f", used in {', '.join([*places, *([line] if line else [])])}," if places or line else ""
     return UnsupportedOperator(
         f"the operator {operator}{where} has no ONNX form in this exporter. Replace it, or compute it outside "
         f"the model.",
@@ -148,9 +152,14 @@ def first_line(error: BaseException) -> str:
 def place_in_model(frames: Sequence[tuple[FrameType, int]], module: torch.nn.Module) -> str | None:
     """`encoder.0 (Block), net.py:12`: the innermost module of the model at work, and its innermost line."""
     path = _module_at_work(frames, module)
-    line = next((f"{Path(f.f_code.co_filename).name}:{n}" for f, n in frames if _is_users(f)), None)
+    line = _line_at_work(frames)
     where = [describe(path, module)] if path is not None else []
     return ", ".join([*where, *([line] if line else [])]) or None
+
+
+def _line_at_work(frames: Sequence[tuple[FrameType, int]]) -> str | None:
+    """`net.py:12`, the innermost line of the user's own modules."""
+    return next((f"{Path(f.f_code.co_filename).name}:{n}" for f, n in frames if _is_users(f)), None)
 
 
 def _is_users(frame: FrameType) -> bool:
@@ -180,17 +189,27 @@ def _is_torch(filename: str) -> bool:
     return Path(torch.__file__).parent in Path(filename).parents
 
 
-def _module_of_node(program: torch.export.ExportedProgram, name: str, operator: str) -> str | None:
-    """The path of the module that a graph node came from; decompositions keep that, not always the name."""
+def _node_that_failed(program: torch.export.ExportedProgram, name: str, operator: str) -> Any | None:
+    """A graph node by its name, else by its operator: decompositions do not always keep the name."""
     nodes = list(program.graph.nodes)
     short = operator.split("::")[-1].split(".")[-1]
     tests: list[Callable[[Any], bool]] = [lambda n: n.name == name, lambda n: short in str(n.target)]
-    for test in tests:
-        for node in nodes:
-            if test(node) and node.meta.get("nn_module_stack"):
-                path, _ = list(node.meta["nn_module_stack"].values())[-1]
-                return strip_prefix(str(path))
-    return None
+    return next((n for test in tests for n in nodes if test(n) and n.meta.get("nn_module_stack")), None)
+
+
+def _module_of_node(node: Any | None) -> str | None:
+    """The path of the module that a graph node came from."""
+    if node is None:
+        return None
+    path, _ = list(node.meta["nn_module_stack"].values())[-1]
+    return strip_prefix(str(path))
+
+
+def _line_of_node(node: Any | None) -> str | None:
+    """`net.py:12`, the innermost line outside of torch that a graph node came from."""
+    lines = _TRACED_LINE.findall(str(node.meta.get("stack_trace") or "")) if node is not None else []
+    own = [f"{Path(file).name}:{number}" for file, number in lines if not _is_torch(file)]
+    return own[-1] if own else None
 
 
 PREFIX = "source"

@@ -184,6 +184,23 @@ def test_absurd_pickles_are_refused_in_one_line(data: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_names_of_any_length_and_kind_stay_in_one_line() -> None:
+    name = "a\n\x1b[2J" * 1000
+    text = name.encode()
+    _, foreign = read(b"\x80\x04X" + struct.pack("<I", len(text)) + text + b"\x8c\x01b\x93)R.")
+    (found,) = map(str, foreign)
+    assert len(found) <= 201
+    assert found.isprintable()
+
+
+def test_nested_values_are_not_printed_in_an_error(tmp_path: Path) -> None:
+    """A tuple that holds the one before twice, sixty deep, in the place where the kind of a storage stands."""
+    nest = b")" + b"".join(b"q%c2\x86" % index for index in range(60))
+    data = b"\x80\x02(X\x07\x00\x00\x00storage" + nest + b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ."
+    with pytest.raises(BadArchive, match="storage of the kind tuple"):
+        read_archive(rewritten(tmp_path, lambda name, old: data if name.endswith("data.pkl") else old))
+
+
 def test_memo_with_a_huge_index_takes_no_memory() -> None:
     value, _ = read(b"\x80\x02K\x07r\xff\xff\xff\xff.")
     assert value == 7
