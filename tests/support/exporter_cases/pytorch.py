@@ -355,12 +355,8 @@ CASES = ExporterCases(
         "stream_of_old_torch.pth": _with_factory(
             _save(lambda net: net.state_dict(), _use_new_zipfile_serialization=False), "net.pth"
         ),
-        "protocol_5.pt": _with_factory(_save(lambda net: net.state_dict(), pickle_protocol=5), "net.pt"),
         "training_checkpoint.pt": _with_factory(_save(_with_optimiser), "net.pt"),
         "lightning.ckpt": _with_factory(_save(_lightning), "net.ckpt"),
-        "lightning_stream.ckpt": _with_factory(
-            _save(_lightning, _use_new_zipfile_serialization=False), "net.ckpt"
-        ),
         "whole_network_with_factory.pt": _with_factory(_save(lambda net: net), "net.pt"),
         "state_dict.safetensors": _with_factory(_save_safetensors, "net.safetensors"),
         "program.pt2": _program,
