@@ -15,6 +15,7 @@ from paritygate.converter.exporters._sklearn.conversion import (
     ML_OPSET,
     conversion_options,
     explained,
+    parts,
     skl_type,
     to_onnx,
 )
@@ -22,7 +23,7 @@ from paritygate.converter.exporters._sklearn.files import import_module
 from paritygate.converter.exporters._sklearn.graph import keep_outputs, settle_opsets
 from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served, undeclared_input
 from paritygate.converter.exporters._sklearn.pools import known_rows
-from paritygate.converter.exporters._sklearn.texts import takes_texts
+from paritygate.converter.exporters._sklearn.texts import lowering_note, takes_texts
 from paritygate.converter.exporters._sklearn.trees import ensemble_of
 from paritygate.converter.exporters._trees.edges import asked_note, edge_rows
 from paritygate.converter.exporters._trees.forest import Forest
@@ -71,6 +72,9 @@ class EstimatorModel(SourceModel):
         self._methods = methods(estimator)
         self._takes_texts = takes_texts(estimator)
         self._takes_float64 = True
+        lowering = lowering_note(part for _, part in parts(estimator))
+        if lowering is not None:
+            self.notes.append(lowering)
         self._settle_scores()
 
     def run(self, feeds: Feeds) -> dict[str, Array]:

@@ -15,7 +15,9 @@ from paritygate.converter.exporters._sklearn.texts import is_vectorizer, known_t
 from paritygate.converter.exporters.base import SourceInput
 from paritygate.converter.types import Array, DType, Feeds
 
-NUM_ROWS = 1024
+NUM_ROWS = 4096
+"""Samples of what is known at most."""
+
 _UNKNOWN = "never seen"
 
 

@@ -7,7 +7,7 @@ default is `(?u)\\\\b\\\\w\\\\w+\\\\b`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 LOCALE = "C.UTF-8"
@@ -44,6 +44,16 @@ def vectorizer_options(part: Any) -> dict[str, Any]:
     return options
 
 
+def lowering_note(estimator_parts: Iterable[Any]) -> str | None:
+    """What to say of the one thing that lowering in the graph does otherwise."""
+    if not any(is_vectorizer(part) and part.lowercase for part in estimator_parts):
+        return None
+    return (
+        "Texts are lowered letter by letter: the capitals \u03a3 at the end of a word and \u0130, which Python "
+        "lowers by what stands around them or to two characters, come out otherwise than in scikit-learn."
+    )
+
+
 def known_texts(part: Any) -> Iterator[str]:
     """Texts in which each word of a vectorizer's vocabulary stands once; every third word in capitals."""
     words = sorted(part.vocabulary_, key=lambda word: part.vocabulary_[word])
@@ -57,4 +67,4 @@ def known_texts(part: Any) -> Iterator[str]:
 
 def _comes_back(word: str) -> bool:
     """Whether capitals of a word lead back to it, letter by letter."""
-    return word.upper().lower() == word and len(word.upper()) == len(word)
+    return "".join(letter.lower() for letter in word.upper()) == word
