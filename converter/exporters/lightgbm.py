@@ -168,11 +168,9 @@ def _open(model: Any, config: ExportConfig, weights: Weights) -> SourceModel:
     text = ModelText.parse(booster.model_to_string())
     notes: list[str] = []
     given, example = given_matrix(config.inputs, text.num_features, text.feature_names, notes)
-    best, grown = int(booster.best_iteration or -1), int(booster.current_iteration())
-    if 0 < best < grown:
-        notes.append(
-            f"Training stopped early: best_iteration {best} of {grown} rounds is where predict stops."
-        )
+    best = int(booster.best_iteration or 0)
+    if best > 0:
+        notes.append(f"Training stopped early: predict ends at round {best}, the best, and so does this export.")
     kind = BareBooster if _is_booster(model) else Estimator
     return kind(model, text, given, example=example, weights=weights, notes=notes)
 

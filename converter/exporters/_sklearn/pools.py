@@ -49,7 +49,8 @@ def _column(
     if pool:
         # Each column begins elsewhere, so that not the first category of all columns comes together.
         places = (np.arange(rows)[:, None] + np.arange(width) + len(spec.name)) % len(pool)
-        return np.array(pool, dtype=spec.dtype.numpy)[places]
+        values: Array = np.array(pool, dtype=spec.dtype.numpy)[places]
+        return values
     if spec.dtype is DType.STRING:
         return np.full((rows, width), _UNKNOWN, dtype=object)
     if not spec.dtype.is_floating:

@@ -212,7 +212,8 @@ def own_converters() -> OwnConverters:
 
 
 def _family(kind: type) -> list[type]:
-    return [kind, *(member for child in kind.__subclasses__() for member in _family(child))]
+    children: list[type] = kind.__subclasses__()
+    return [kind, *(member for child in children for member in _family(child))]
 
 
 def _parse(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> Any:

@@ -35,8 +35,7 @@ class GraphBuilder:
         name = f"constant_{len(self.constants)}"
         array = np.asarray(values)
         if array.dtype.kind in "OU":
-            texts = [str(text).encode() for text in array.ravel()]
-            tensor = onnx.helper.make_tensor(name, onnx.TensorProto.STRING, array.shape, texts)
+            tensor = onnx.numpy_helper.from_array(as_strings(array), name)
         else:
             tensor = onnx.numpy_helper.from_array(array, name)
         self.constants.append(tensor)

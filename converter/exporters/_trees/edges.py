@@ -163,7 +163,7 @@ class _Walker:
         """float[feature]: the middle threshold of each feature, so that other trees are asked in their midst."""
         features = np.concatenate([tree.feature[tree.is_split] for tree in self._forest.trees])
         values = np.concatenate([tree.threshold[tree.is_split] for tree in self._forest.trees])
-        usual = np.zeros(self._forest.num_features, self._kind)
+        usual: Array = np.zeros(self._forest.num_features, self._kind)
         for feature in np.unique(features):
             of_feature = np.sort(values[(features == feature) & np.isfinite(values)])
             usual[feature] = of_feature[of_feature.size // 2] if of_feature.size else 0

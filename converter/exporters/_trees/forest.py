@@ -66,7 +66,7 @@ class Forest:
     def cuts(self, tree: Tree, kind: type = np.float32) -> Array:
         """float[node], the largest values of a float type for which the answer is yes."""
         with np.errstate(over="ignore"):
-            nearest = tree.threshold.astype(kind)
+            nearest: Array = tree.threshold.astype(kind)
         wide = nearest.astype(np.float64)
         over = wide >= tree.threshold if self.strict else wide > tree.threshold
         return np.where(over, np.nextafter(nearest, kind(-np.inf)), nearest)

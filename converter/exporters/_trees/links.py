@@ -133,7 +133,8 @@ class Positive(Link):
 
     def compute(self, sums: Array) -> Array:
         """The same."""
-        return (sums > 0).astype(sums.dtype)
+        result: Array = (sums > 0).astype(sums.dtype)
+        return result
 
 
 class LargestIndex(Link):
@@ -145,4 +146,5 @@ class LargestIndex(Link):
 
     def compute(self, sums: Array) -> Array:
         """The first of equal ones, as ArgMax."""
-        return sums.argmax(axis=1)[:, None].astype(sums.dtype)
+        result: Array = sums.argmax(axis=1)[:, None].astype(sums.dtype)
+        return result
