@@ -73,8 +73,8 @@ def lay_out(
         ParityError: If the SavedModel does not answer as it was sealed; nothing is written then.
         ConverterError: If it cannot be loaded.
     """
-    names = [name for name in bundle.asset_names() if name.startswith(f"{FOLDER}/")]
-    if not names or NOTE_FILE not in bundle.asset_names():
+    names = [name for name in bundle.asset_names if name.startswith(f"{FOLDER}/")]
+    if not names or NOTE_FILE not in bundle.asset_names:
         raise BundleError(
             f"no SavedModel travels with {bundle.path}. Export it again with --keep-saved-model "
             "(keep_saved_model=True)."

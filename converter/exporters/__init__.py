@@ -28,7 +28,6 @@ EXPORTERS: dict[str, str] = {
     "xgboost": "paritygate.converter.exporters.xgboost:XGBoostExporter",
     "lightgbm": "paritygate.converter.exporters.lightgbm:LightGBMExporter",
     "pmml": "paritygate.converter.exporters.pmml:PmmlExporter",
-    "mindspore": "paritygate.converter.exporters.mindspore:MindSporeExporter",
     "onnx": "paritygate.converter.exporters.onnx_file:OnnxFileExporter",
     "paddle": "paritygate.converter.exporters.paddle:PaddleExporter",
 }

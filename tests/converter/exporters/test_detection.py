@@ -29,10 +29,10 @@ def test_factory_is_told_by_what_it_gives(tmp_path: Path) -> None:
 
 
 def test_factory_of_a_framework_that_is_not_here_names_its_environment(tmp_path: Path) -> None:
-    (tmp_path / "made_elsewhere.py").write_text("import mindspore.nn\ndef build(): return 1\n")
-    with pytest.raises(FrameworkMissing, match="needs mindspore, which is not installed here") as caught:
+    (tmp_path / "made_elsewhere.py").write_text("import paddle.nn\ndef build(): return 1\n")
+    with pytest.raises(FrameworkMissing, match="needs paddle, which is not installed here") as caught:
         detect("made_elsewhere:build")
-    assert caught.value.exporter == "mindspore"
+    assert caught.value.exporter == "paddle"
 
 
 def test_factory_that_misses_something_else_is_told_as_it_is(tmp_path: Path) -> None:
