@@ -170,7 +170,9 @@ def _open(model: Any, config: ExportConfig, weights: Weights) -> SourceModel:
     given, example = given_matrix(config.inputs, text.num_features, text.feature_names, notes)
     best = int(booster.best_iteration or 0)
     if best > 0:
-        notes.append(f"Training stopped early: predict ends at round {best}, the best, and so does this export.")
+        notes.append(
+            f"Training stopped early: predict ends at round {best}, the best, and so does this export."
+        )
     kind = BareBooster if _is_booster(model) else Estimator
     return kind(model, text, given, example=example, weights=weights, notes=notes)
 

@@ -43,7 +43,8 @@ def export(
         str | None, typer.Option(help="The signature of a SavedModel; default: serving_default or serve.")
     ] = None,
     keep_saved_model: Annotated[
-        bool, typer.Option("--keep-saved-model", help="Let the SavedModel travel along, for TensorFlow Serving.")
+        bool,
+        typer.Option("--keep-saved-model", help="Let the SavedModel travel along, for TensorFlow Serving."),
     ] = False,
     samples: Annotated[
         Path | None, typer.Option(help=".npz with example inputs, one array an input.")

@@ -113,7 +113,9 @@ class _Walker:
         if node in tree.categories:
             members = tree.categories[node]
             return float(members[-1]), float(next(k for k in range(len(members) + 1) if k not in members))
-        largest = np.finfo(self._kind).max  # nobody takes an infinity; a threshold there parts off what is missing
+        largest = np.finfo(
+            self._kind
+        ).max  # nobody takes an infinity; a threshold there parts off what is missing
         cut = np.clip(self._cut(tree)[node], -largest, largest)
         return float(cut), float(np.clip(np.nextafter(cut, self._kind(np.inf)), -largest, largest))
 
