@@ -1,4 +1,4 @@
-"""Commands on models and bundles: export, validate, publish, repo."""
+"""Commands on models and bundles: export, validate, pmml, publish, repo."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("export")(export)
     app.command("validate")(validate)
+    app.command("pmml")(pmml)
     app.command("publish")(publish)
     repository = typer.Typer(help="Look at a model repository.", no_args_is_help=True)
     repository.command("lint")(lint)
@@ -140,6 +141,28 @@ def _prove(path: Path, bundle: Bundle | None = None) -> Certificate:
     certificate = validate_bundle(bundle)
     write_evidence(bundle, certificate)
     return certificate
+
+
+def pmml(
+    bundle_path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle directory.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The PMML file to make.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a bundle's linear model or trees as PMML 4.4, once it gives the sealed answers of the source.
+
+    Example: paritygate pmml bundle -o model.pmml
+    """
+    from paritygate.converter.bundle import read_bundle
+    from paritygate.converter.pmml import write_pmml
+
+    path = write_pmml(read_bundle(bundle_path), output)
+    size = path.stat().st_size
+    if as_json:
+        print_json({"pmml": str(path), "size_bytes": size})
+        return
+    out().print(
+        f"written  {path}  ({size:,} bytes; it gives the sealed answers)", markup=False, soft_wrap=True
+    )
 
 
 def publish(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
-import venv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from paritygate.converter.exporters._pmml.scoring.scorer import Scorer
 from paritygate.converter.parity.validate import validate_bundle
 from paritygate.converter.types import Array, DType, TensorSpec
 from support.pmml import FOLDER
+from support.pmml.pypmml import Ask, departures, started
 from support.pmml.written import dictionary, document, node, regression, simple, tree
 from support.pmml.zoo import ZOO, boosting
 
@@ -196,60 +194,138 @@ def test_records_of_the_document_are_held_to(tmp_path: Path) -> None:
 
 # --- a scorer that others wrote -----------------------------------------------------------------------------
 
-PYPMML = ("pypmml==1.5.8", "py4j==0.10.9.9", "pandas==2.3.3")
-_ASK = """
-import json, sys, pandas
-from pypmml import Model
-for line in sys.stdin:
-    job = json.loads(line)
-    frame = Model.load(job["path"]).predict(pandas.DataFrame(job["columns"]))
-    print("ANSWER" + json.dumps({name: list(frame[name]) for name in frame.columns}), flush=True)
-"""
-
 
 @pytest.fixture(scope="module")
-def pypmml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Asks pypmml, a scorer on the JVM, in a throwaway environment."""
-    if subprocess.run(["java", "-version"], capture_output=True, check=False).returncode:
-        pytest.skip("there is no Java, which pypmml runs on")
-    folder = tmp_path_factory.mktemp("pypmml") / "environment"
-    venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *PYPMML]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    if done.returncode:
-        pytest.skip(f"pypmml cannot be installed: {done.stderr.strip()[-200:]}")
-    with subprocess.Popen(
-        [python, "-c", _ASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdin
-        assert child.stdout
-
-        def ask(path: Path, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            child.stdin.write(json.dumps({"path": str(path), "columns": columns}) + "\n")  # type: ignore[union-attr]
-            child.stdin.flush()  # type: ignore[union-attr]
-            line = next(line for line in child.stdout if line.startswith("ANSWER"))  # type: ignore[union-attr]
-            answer: dict[str, list[Any]] = json.loads(line.removeprefix("ANSWER"))
-            return answer
-
+def pypmml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """Asks pypmml, in a throwaway environment."""
+    with started(tmp_path_factory.mktemp("pypmml") / "environment") as ask:
         yield ask
-        child.stdin.close()
+
+
+_GRID = 1 / 64
+"""Inputs stand on a grid: pypmml hands them to the JVM with ten decimals, which moves others across thresholds."""
+
+
+def _asked(scorer: Scorer, scale: dict[str, list[float]], *, missing: bool) -> dict[str, list[Any]]:
+    """Columns in the form that pypmml takes: None is missing."""
+    rng, count = np.random.default_rng(3), 80
+    columns: dict[str, list[Any]] = {}
+    for field in scorer.inputs:
+        if field.data_type == "string":
+            columns[field.name] = [
+                t or None for t in rng.choice(["red", "green", "blue", "", "other"], count).tolist()
+            ]
+        elif field.data_type == "integer":
+            columns[field.name] = rng.integers(-1, 5, count).tolist()
+        elif field.data_type == "boolean":
+            columns[field.name] = rng.integers(0, 2, count).astype(bool).tolist()
+        else:
+            middle = rng.choice(scale.get(field.name) or [0.0], count)
+            values = np.round((middle + rng.normal(0, 1.5, count)) / _GRID) * _GRID
+            lost = rng.random(count) < (0.15 if missing else 0.0)
+            columns[field.name] = [None if gone else float(v) for v, gone in zip(values, lost, strict=True)]
+    return columns
+
+
+def _for_scorer(scorer: Scorer, columns: dict[str, list[Any]]) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for field in scorer.inputs:
+        values = columns[field.name]
+        if field.data_type == "string":
+            found[field.name] = np.array([value or "" for value in values], dtype=object)
+        else:
+            found[field.name] = np.array([math.nan if value is None else value for value in values])
+    return found
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.pmml")), ids=lambda path: path.stem)
-def test_scorer_answers_as_pypmml(path: Path, pypmml: Any) -> None:
-    bundle_free = Scorer(read_document(path))
-    rng = np.random.default_rng(11)
-    thresholds = [
-        float(e.get("value")) for e in read_document(path).root.walk() if e.tag == "SimplePredicate"
-    ]
-    scale = thresholds or [0.0, 1.0, 5.0]
-    columns = {field.name: rng.choice(scale, 200) + rng.normal(0, 0.5, 200) for field in bundle_free.inputs}
-    ours = bundle_free.run(columns)
-    theirs = pypmml(path, {name: column.tolist() for name, column in columns.items()})
-    assert set(ours) == set(theirs)
-    for name, answer in ours.items():
-        np.testing.assert_allclose(
-            answer.astype(float), np.array(theirs[name], dtype=float), rtol=1e-7, atol=1e-12
+def test_scorer_answers_as_pypmml_on_what_others_wrote(path: Path, pypmml: Ask) -> None:
+    scorer = Scorer(read_document(path))
+    scale: dict[str, list[float]] = {}
+    for element in read_document(path).root.walk():
+        if element.tag == "SimplePredicate":
+            scale.setdefault(element.get("field"), []).append(float(element.get("value")))
+    columns = _asked(scorer, scale, missing=False)
+    assert departures(scorer.run(_for_scorer(scorer, columns)), pypmml(path, columns)) == []
+
+
+PYPMML_DEPARTS = {
+    "tree_.*_nullPrediction_last": "a missing value that ends the way is answered by noTrueChildStrategy",
+    "tree_(many|and|surrogate)_.*": "other children are asked after one that a missing value leaves open",
+    "tree_xor": "the third part of an xor is not counted",
+    "tree_root_test": "the predicate of the root is not asked",
+    "tree_classes_by_count": "a node without score has no class, whatever its distribution says",
+    "function_(text|texts|logic|threshold|round)": "a missing argument counts as a value",
+    "function_not_in": "a constant without a type is a text",
+    "function_if_without_else": "mapMissingTo of an Apply is not followed",
+    "function_negated": "the one argument of a sign is refused",
+    "derived_(line_missing|bins)": "mapMissingTo is not followed for outliers and bins",
+    "regression_loglog": "the link is not known in a regression",
+    "classes2_(logit|probit|cloglog|loglog|cauchit)": "the link is taken of the last table unless that is zero",
+    "ordinal_.*": "the last class gets what the last step leaves, not what all of them leave",
+    "(votes|shares)_.*": "segments without a result do not count",
+    "outputs": "a probability of dataType float is not rounded",
+}
+"""Documents -> how pypmml 1.5.8 reads them otherwise than the standard; docs/pmml.md tells why we do not."""
+
+
+def _departs(name: str) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in PYPMML_DEPARTS)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", [name for name in ZOO if not _departs(name)])
+def test_scorer_answers_as_pypmml_on_every_construct(name: str, pypmml: Ask, tmp_path: Path) -> None:
+    path = document(tmp_path, ZOO[name])
+    scorer = Scorer(read_document(path))
+    columns = _asked(scorer, {}, missing=True)
+    assert departures(scorer.run(_for_scorer(scorer, columns)), pypmml(path, columns)) == []
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("pattern", PYPMML_DEPARTS)
+def test_pypmml_still_departs_where_it_is_said_to(pattern: str, pypmml: Ask, tmp_path: Path) -> None:
+    """The list of known departures must not hide an error of ours that is long gone."""
+    found = []
+    for name in [name for name in ZOO if re.fullmatch(pattern, name)]:
+        path = document(tmp_path, ZOO[name])
+        scorer = Scorer(read_document(path))
+        columns = _asked(scorer, {}, missing=True)
+        answer = pypmml(path, columns)
+        found += (
+            ["refused"] if "error" in answer else departures(scorer.run(_for_scorer(scorer, columns)), answer)
         )
+    assert found
+
+
+@pytest.mark.real
+def test_scorer_and_pypmml_agree_that_nyoka_writes_softmax_one_versus_rest(pypmml: Ask) -> None:
+    """FRAMEWORKS 2.8: two scorers give the same for the file, so what departs from scikit-learn is the file."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    linear = pytest.importorskip("sklearn.linear_model")
+    x, y = datasets.load_iris(return_X_y=True)
+    shares = linear.LogisticRegression(max_iter=1000).fit(x, y).predict_proba(x)
+    path = FOLDER / "iris_logistic.pmml"
+    scorer = Scorer(read_document(path))
+    columns = {field.name: x[:, k].tolist() for k, field in enumerate(scorer.inputs)}
+    ours = scorer.run(_for_scorer(scorer, columns))
+    assert departures(ours, pypmml(path, columns)) == []
+    written = np.stack([ours[f"probability_{k}"] for k in range(3)], axis=1)
+    assert np.abs(written - shares).max() > 0.4
+
+
+def test_forest_of_nyoka_answers_as_scikit_learn_in_single_precision() -> None:
+    """FRAMEWORKS 2.8: scikit-learn rounds its input to float32 before it compares, which PMML does not."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    x, y = datasets.load_iris(return_X_y=True)
+    shares = ensemble.RandomForestClassifier(n_estimators=10, random_state=0).fit(x, y).predict_proba(x)
+    scorer = Scorer(read_document(FOLDER / "iris_forest.pmml"))
+
+    def departure(rows: Array) -> float:
+        given = scorer.run({field.name: rows[:, k] for k, field in enumerate(scorer.inputs)})
+        return float(np.abs(np.stack([given[f"probability_{k}"] for k in range(3)], axis=1) - shares).max())
+
+    assert departure(x) > 0.09
+    assert departure(x.astype(np.float32).astype(np.float64)) < 1e-12

@@ -438,14 +438,17 @@ ZOO: dict[str, str] = {
     **{f"network_classes_{n}": network("tanh", classes=True, normalization=n) for n in ("softmax", "simplemax", "none")},
     "network_skip": network("logistic", skip=True),
     **{f"ensemble_{m}": _ensemble(m, _PAIR, _CLASSES.replace("string low mid high", "double"), "regression")
-       for m in ("sum", "weightedSum", "average", "weightedAverage", "median", "max", "selectFirst")},
+       for m in ("sum", "weightedSum", "average", "weightedAverage", "median", "selectFirst")},
     **{f"ensemble_some_{m}": _ensemble(m, _PAIR, _CLASSES.replace("string low mid high", "double"), "regression", predicates=_SOME)
-       for m in ("sum", "weightedAverage", "max", "selectFirst")},
+       for m in ("sum", "weightedAverage", "selectFirst")},
     **{f"ensemble_skip_{m}": _ensemble(m, _PAIR, _CLASSES.replace("string low mid high", "double"), "regression",
                                        options='missingPredictionTreatment="skipSegment" missingThreshold="0.6"')
        for m in ("sum", "average", "weightedAverage")},
     **{f"votes_{m}": _ensemble(m, _VOTERS, _CLASSES, "classification") for m in ("majorityVote", "weightedMajorityVote")},
     "votes_some": _ensemble("majorityVote", _VOTERS, _CLASSES, "classification", predicates=_SOME),
+    "votes_of_others": _ensemble("weightedMajorityVote", _VOTERS, _CLASSES, "classification", options='missingThreshold="0.4"'),
+    "votes_or_nothing": _ensemble("majorityVote", _VOTERS, _CLASSES, "classification",
+                                  options='missingPredictionTreatment="returnMissing"'),
     "votes_skip": _ensemble("majorityVote", _VOTERS, _CLASSES, "classification",
                             options='missingPredictionTreatment="skipSegment"'),
     **{f"shares_{m}": _ensemble(m, _SHARERS, _CLASSES, "classification") for m in ("average", "weightedAverage", "max", "selectFirst")},

@@ -26,6 +26,7 @@ from paritygate.converter.exporters._pmml.emission.models import (
 )
 from paritygate.converter.exporters._pmml.emission.predicates import emit_predicate, predicate_of
 from paritygate.converter.exporters._pmml.emission.trees import Forest
+from paritygate.converter.types import Array
 
 _DOUBLE = onnx.TensorProto.DOUBLE
 
@@ -142,7 +143,7 @@ class _Said:
     labels: str
     shares: str | None
     taking_part: str | None
-    weights: np.ndarray[tuple[int], np.dtype[np.float64]]
+    weights: Array
 
 
 def _ask(segments: Sequence[_Segment], place: Place, emitters: dict[str, Emit]) -> _Said:
@@ -197,7 +198,10 @@ def _joined(segmentation: Element, place: Place, said: _Said, method: str) -> Re
         number = _number(segmentation, graph, said, used, shares_of_rows, method)
         return nothing_where(graph, gone, Result(number), 0)
     if method in ("majorityVote", "weightedMajorityVote"):
-        return nothing_where(graph, gone, _vote(graph, said, shares_of_rows, classes), len(classes))
+        silent = None
+        if segmentation.get("missingPredictionTreatment", "continue") == "continue":
+            silent = _silent_votes(graph, said, there, weights)
+        return nothing_where(graph, gone, _vote(graph, said, shares_of_rows, classes, silent), len(classes))
     if said.shares is None:
         raise refuse(
             segmentation,
@@ -219,7 +223,9 @@ def _gone(segmentation: Element, graph: Graph, said: _Said, there: str, used: st
     lacking = graph.op("Not", there)
     if said.taking_part is not None:
         lacking = graph.op("And", lacking, said.taking_part)
-    if segmentation.get("missingPredictionTreatment", "continue") != "skipSegment":
+    treatment = segmentation.get("missingPredictionTreatment", "continue")
+    votes = segmentation.get("multipleModelMethod") in ("majorityVote", "weightedMajorityVote")
+    if treatment == "returnMissing" or (treatment == "continue" and not votes):
         return graph.op("Or", nobody, graph.any_of(lacking))
     threshold = segmentation.number("missingThreshold", 1.0)
     if threshold >= 1.0:
@@ -236,8 +242,6 @@ def _number(segmentation: Element, graph: Graph, said: _Said, used: str, weights
     if method in ("sum", "weightedSum", "average", "weightedAverage"):
         total = graph.sum_of(values if method == "sum" else graph.op("Mul", values, weights), 1)
         return total if method.endswith("um") else graph.op("Div", total, graph.sum_of(weights, 1))
-    if method == "max":
-        return graph.reduced("ReduceMax", graph.where(used, said.numbers, graph.number(-math.inf)), 1)
     if method == "median":
         return _median(segmentation, graph, said)
     raise malformed(segmentation, f"{method} of models that predict numbers")
@@ -266,12 +270,25 @@ def _median(segmentation: Element, graph: Graph, said: _Said) -> str:
     return graph.op("Mul", graph.op("Add", middle, other), graph.number(0.5))
 
 
-def _vote(graph: Graph, said: _Said, weights: str, classes: Sequence[str]) -> Result:
+def _silent_votes(graph: Graph, said: _Said, there: str, weights: Array) -> str:
+    """float64[rows, 1]: the votes of those who take part and have no result."""
+    silent = graph.op("Not", there)
+    if said.taking_part is not None:
+        silent = graph.op("And", silent, said.taking_part)
+    return graph.sum_of(graph.op("Mul", graph.cast(silent, _DOUBLE), graph.constant(weights[None, :])), 1)
+
+
+def _vote(graph: Graph, said: _Said, weights: str, classes: Sequence[str], silent: str | None) -> Result:
+    """The class with most votes; nothing where the silent ones are more than those for any class."""
     labels = graph.op("Unsqueeze", said.labels, graph.ints(2))
     hits = graph.op("Equal", labels, graph.constant(np.arange(len(classes), dtype=np.int64)[None, None, :]))
     votes = graph.op("Mul", graph.cast(hits, _DOUBLE), graph.op("Unsqueeze", weights, graph.ints(2)))
     counted = graph.sum_of(votes, 1, keep=False)
-    return elected(graph, graph.op("Div", counted, graph.sum_of(counted, 1)))
+    result = elected(graph, graph.op("Div", counted, graph.sum_of(counted, 1)))
+    if silent is None:
+        return result
+    lost = graph.op("Greater", silent, graph.reduced("ReduceMax", counted, 1))
+    return nothing_where(graph, lost, result, len(classes))
 
 
 def _mean(graph: Graph, shares: str, weights: str) -> str:

@@ -129,17 +129,35 @@ def _first(segments: Sequence[_Segment]) -> Core:
 
 def _joint(segmentation: Element, segments: Sequence[_Segment], setting: Setting, method: str) -> Core:
     join = _join_of(segmentation, setting, method)
-    skips = segmentation.get("missingPredictionTreatment", "continue") == "skipSegment"
+    treatment = segmentation.get("missingPredictionTreatment", "continue")
+    if treatment not in ("continue", "skipSegment", "returnMissing"):
+        raise malformed(segmentation, f"missingPredictionTreatment {treatment!r} is none")
     threshold = segmentation.number("missingThreshold", 1.0)
+    votes = method in _VOTES
+    ends = treatment == "returnMissing" or (treatment == "continue" and not votes)
 
     def score(scope: Scope) -> Outcome:
         said = [(s.model.run(scope)[0], s.weight) for s in segments if s.test(scope)]
         there = [(outcome, weight) for outcome, weight in said if outcome.value is not None]
-        if len(there) < len(said) and (not skips or _missing_share(said) > threshold):
+        if len(there) < len(said) and (ends or _missing_share(said) > threshold):
+            return NOTHING
+        if treatment == "continue" and votes and _missing_wins(said, weighted=method != "majorityVote"):
             return NOTHING
         return join(there) if there else NOTHING
 
     return score
+
+
+_VOTES = ("majorityVote", "weightedMajorityVote")
+
+
+def _missing_wins(said: _Counted, *, weighted: bool) -> bool:
+    """Whether having no result gets more votes than any class."""
+    votes: dict[object, float] = {None: 0.0}
+    for outcome, weight in said:
+        votes[outcome.value] = votes.get(outcome.value, 0.0) + (weight if weighted else 1.0)
+    missing = votes.pop(None)
+    return missing > max(votes.values(), default=0.0)
 
 
 def _missing_share(said: _Counted) -> float:
@@ -150,10 +168,12 @@ def _missing_share(said: _Counted) -> float:
 def _join_of(segmentation: Element, setting: Setting, method: str) -> Callable[[_Counted], Outcome]:
     weighted = method.startswith("weighted")
     if not setting.classes:
-        if method in ("majorityVote", "weightedMajorityVote"):
+        if method in _VOTES:
             raise malformed(segmentation, f"{method} of models that predict numbers")
+        if method == "max":
+            raise refuse(segmentation, "max of models that predict numbers", "Use average, median or sum.")
         return lambda said: Outcome(_number(method, said))
-    if method in ("majorityVote", "weightedMajorityVote"):
+    if method in _VOTES:
         return lambda said: _elected(said, setting.classes, weighted=weighted)
     if method in ("average", "weightedAverage"):
         return lambda said: _averaged(said, setting.classes, weighted=weighted)
@@ -173,8 +193,6 @@ def _number(method: str, said: _Counted) -> float:
         return sum(values) / len(values)
     if method == "median":
         return statistics.median(values)
-    if method == "max":
-        return max(values)
     total = sum(value * weight for value, weight in zip(values, weights, strict=True))
     if method == "weightedSum":
         return total

@@ -63,6 +63,17 @@ def _class(tables: Sequence[Element], method: str, element: Element, setting: Se
             element, f"normalizationMethod {method!r} of {len(names)} classes, which PMML gives no meaning,",
             "Write softmax or simplemax; or one model with two classes for each, in a MiningModel.",
         )  # fmt: skip
+    if (
+        len(names) == 2
+        and method in LINKS[1:]
+        and not ordinal
+        and _is_empty(tables[0])
+        and not _is_empty(tables[1])
+    ):
+        raise refuse(
+            element, "a link on the first of two tables, which is empty, where PMML takes one half for its class,",
+            "Swap the tables, so that the first one holds the predictors.",
+        )  # fmt: skip
     totals = [_read_table(table, setting) for table in tables]
     order = [names.index(name) for name in setting.classes]
 
@@ -75,6 +86,10 @@ def _class(tables: Sequence[Element], method: str, element: Element, setting: Se
         return from_probabilities(setting.classes, [shares[k] for k in order])
 
     return score
+
+
+def _is_empty(table: Element) -> bool:
+    return not table.children and table.number("intercept") == 0
 
 
 def _shares(values: Sequence[float], method: str, *, ordinal: bool) -> list[float]:
