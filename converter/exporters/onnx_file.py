@@ -19,7 +19,13 @@ from paritygate.converter.checkpoints.sniffing import is_first_for, refuse_forei
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import SourceError
 from paritygate.converter.exporters._onnx.naming import Inputs
-from paritygate.converter.exporters._onnx.reading import prepare, read_model, weight_bytes, write_converted
+from paritygate.converter.exporters._onnx.reading import (
+    prepare,
+    read_model,
+    weight_bytes,
+    write_converted,
+    write_metadata,
+)
 from paritygate.converter.exporters._onnx.referee import Referee, limits_for
 from paritygate.converter.exporters._onnx.scanning import holds_floats, index_ranges, scan
 from paritygate.converter.exporters.base import (
@@ -66,6 +72,7 @@ def _open(source: Any, config: ExportConfig, folder: Path) -> OnnxModel:
     proto, beside = read_model(source)
     notes = [*_origin(proto), *scan(proto, config)]
     inputs = Inputs(proto.graph, config.inputs)
+    inputs.write_ranks(proto.graph)
     notes += [*prepare(proto, beside, folder), *inputs.notes]
     sha256 = file_sha256(Path(source)) if isinstance(source, str | Path) else None
     model = OnnxModel(proto, inputs, folder, notes, Weights("as in the file", sha256), trust=config.trust)
@@ -109,6 +116,7 @@ class OnnxModel(SourceModel):
         self.whole_numbers = not holds_floats(model)
         self._ranges = index_ranges(model.graph)
         self._folder = folder
+        self.assets = write_metadata(model, folder)
         outputs = tuple(value.name for value in model.graph.output)
         self.referee = Referee(folder, outputs, limits_for(weight_bytes(folder), trust=trust))
 

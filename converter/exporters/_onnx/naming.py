@@ -47,6 +47,15 @@ class Inputs:
             _check_example(self.example, self.specs)
         self.notes = self._sizes.notes
 
+    def write_ranks(self, graph: onnx.GraphProto) -> None:
+        """Give inputs that came without a shape the rank that the user's word gave them."""
+        values = {value.name: value.type.tensor_type for value in real_inputs(graph)}
+        for spec in self.specs:
+            if not values[spec.name].HasField("shape"):
+                values[spec.name].shape.SetInParent()
+                for _ in spec.shape:
+                    values[spec.name].shape.dim.add()
+
     def _shape(self, value: onnx.ValueInfoProto, declared: TensorSpec | None) -> tuple[Dim | None, ...]:
         tensor = value.type.tensor_type
         if not tensor.HasField("shape"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import onnx
 
 from paritygate.converter.checkpoints.files import existing_file
 from paritygate.converter.errors import ModelInvalid, SourceError
+from paritygate.converter.exporters._onnx.sparse import store_densely
 from paritygate.converter.graph.external import gather_external_data, has_external_data
 from paritygate.converter.graph.finish import save_structure
 from paritygate.converter.graph.inspect import is_external, parse_model, tensors
 
 PREPARED_FILE = "prepared.onnx"
 DATA_FILE = f"{PREPARED_FILE}.data"
+
+METADATA_ASSET = "metadata.json"
+"""Where the metadata of a file lies below the bundle's assets."""
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 """No protobuf message is larger. Source: protobuf's encoding guide."""
@@ -78,7 +83,7 @@ def prepare(model: onnx.ModelProto, beside: Path, folder: Path) -> list[str]:
     Raises:
         SourceError: If a file of weights is missing, cut short, or lies outside `beside`.
     """
-    notes = _tidy(model)
+    notes = [*_tidy(model), *store_densely(model.graph)]
     if has_external_data(model):
         _refuse_links(model, beside)
         try:
@@ -108,9 +113,22 @@ def _tidy(model: onnx.ModelProto) -> list[str]:
         notes.append("What the file holds for training on (training_info) was left out.")
     if model.metadata_props:
         keys = ", ".join(sorted(entry.key for entry in model.metadata_props))
-        notes.append(f"Metadata of the file was left out: {keys}.")
+        notes.append(f"Metadata of the file ({keys}) lies in assets/{METADATA_ASSET}.")
     del model.graph.value_info[:]  # sizes of inner values, often stale; every reader infers them anew
     return notes
+
+
+def write_metadata(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
+    """The file's own metadata (labels, an alphabet) as a file that travels with the bundle; none without any.
+
+    The graph of a bundle carries no free text, and clients of a server cannot read a graph anyway.
+    """
+    if not model.metadata_props:
+        return {}
+    path = folder / METADATA_ASSET
+    entries = {entry.key: entry.value for entry in model.metadata_props}
+    path.write_text(json.dumps(entries, ensure_ascii=False, indent=2, sort_keys=True) + "\n", "utf-8")
+    return {METADATA_ASSET: path}
 
 
 def _overridable(graph: onnx.GraphProto) -> list[str]:
