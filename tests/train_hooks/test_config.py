@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paritygate.converter.environments import SPECS
 from paritygate.train_hooks.config import MAX_FILE_BYTES, build_job, is_loopback, load_job, parse_job
 from paritygate.train_hooks.errors import JobFileError
 from paritygate.train_hooks.types import ExportSpec, Resources
@@ -143,7 +144,11 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones() -> None:
             "$.command",
             "only where the command says {python}",
         ),
-        ({"environment": "tensrflow"}, "$.environment", "environment must be one of sklearn, tensorflow"),
+        (
+            {"environment": "tensrflow"},
+            "$.environment",
+            f"environment must be one of {', '.join(sorted(SPECS))}",
+        ),
         ({"nodes": 3, "hosts": ["a", "b"]}, "$.hosts", "must name each of the 3 nodes, got 2"),
         ({"hosts": ["a", "a"]}, "$.hosts", "must name each node once, got a, a"),
         ({"hosts": ["a; rm -rf /", "b"]}, "$.hosts", "each entry is a host name or an IP address"),

@@ -29,6 +29,24 @@ def rank_from_torch(environ: Mapping[str, str]) -> Rank | None:
     return Rank(int(rank), int(world_size))
 
 
+def rank_from_paddle(environ: Mapping[str, str]) -> Rank | None:
+    """The rank that paddle.distributed.launch has set; None where PADDLE_TRAINER_ID is not set.
+
+    Raises:
+        RankUnclear: If PADDLE_TRAINER_ID and PADDLE_TRAINERS_NUM are not a rank of a world.
+    """
+    if not environ.get("PADDLE_TRAINER_ID"):
+        return None
+    rank, world_size = environ["PADDLE_TRAINER_ID"], environ.get("PADDLE_TRAINERS_NUM") or "1"
+    if not (rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size)):
+        raise RankUnclear(
+            f"PADDLE_TRAINER_ID={rank!r} and PADDLE_TRAINERS_NUM={world_size!r} do not name a rank; expected "
+            "0 <= PADDLE_TRAINER_ID < PADDLE_TRAINERS_NUM. Start the script with python -m "
+            "paddle.distributed.launch, or unset both."
+        )
+    return Rank(int(rank), int(world_size))
+
+
 def rank_from_tf_config(environ: Mapping[str, str]) -> Rank | None:
     """The rank that TF_CONFIG means; None where it is not set.
 

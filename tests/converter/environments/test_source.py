@@ -52,14 +52,15 @@ def test_a_framework_that_is_not_here_goes_to_its_environment(tmp_path: Path) ->
         ("absent.h5", {}, SourceNotFound, r"there is no file absent\.h5"),
         ("absent.joblib", {"isolated": True}, SourceNotFound, r"there is no file absent\.joblib"),
         ("torn.pkl", {"isolated": True}, UnsafeSource, "it was not opened"),
-        ("model.bin", {}, SourceError, r"cannot tell the framework of model\.bin"),
+        ("absent.bin", {}, SourceNotFound, r"there is no file absent\.bin"),
+        ("torn.bin", {}, SourceError, r"cannot tell the framework of torn\.bin: it begins with"),
     ],
 )
 def test_what_needs_no_framework_to_be_refused_is_refused_first(
     source: str, options: dict[str, Any], kind: type[Exception], match: str, tmp_path: Path
 ) -> None:
-    for torn in ("torn.keras", "torn.pkl"):
-        (tmp_path / torn).write_bytes(b"PK\x03\x04")
+    for torn, head in {"torn.keras": b"PK\x03\x04", "torn.pkl": b"\x80\x04\x95", "torn.bin": b"torn"}.items():
+        (tmp_path / torn).write_bytes(head)
     with pytest.raises(kind, match=match):
         export_source(source, tmp_path / "out", ExportConfig(name="m"), **options)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Which rank a process is, from the variables of torchrun and of TensorFlow."""
+"""Which rank a process is, from the variables of torchrun, of PaddlePaddle and of TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paritygate.train_hooks.errors import RankUnclear
-from paritygate.train_hooks.hooks.ranks import rank_from_tf_config, rank_from_torch
+from paritygate.train_hooks.hooks.ranks import rank_from_paddle, rank_from_tf_config, rank_from_torch
 from paritygate.train_hooks.types import Rank
 
 
@@ -40,6 +40,35 @@ def test_torch_variables_are_read(environ: dict[str, str], rank: Rank | None) ->
 def test_torch_variables_that_are_no_rank_are_refused(environ: dict[str, str]) -> None:
     with pytest.raises(RankUnclear, match="do not name a rank; expected 0 <= RANK < WORLD_SIZE"):
         rank_from_torch(environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        ({}, None),
+        ({"PADDLE_TRAINER_ID": ""}, None),
+        ({"PADDLE_TRAINER_ID": "0"}, Rank(0, 1)),
+        ({"PADDLE_TRAINER_ID": "3", "PADDLE_TRAINERS_NUM": "4"}, Rank(3, 4)),
+    ],
+    ids=["unset", "empty", "alone", "last"],
+)
+def test_paddle_variables_are_read(environ: dict[str, str], rank: Rank | None) -> None:
+    assert rank_from_paddle(environ) == rank
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"PADDLE_TRAINER_ID": "one"},
+        {"PADDLE_TRAINER_ID": "1"},
+        {"PADDLE_TRAINER_ID": "2", "PADDLE_TRAINERS_NUM": "2"},
+        {"PADDLE_TRAINER_ID": "0", "PADDLE_TRAINERS_NUM": "x"},
+    ],
+    ids=["word", "no-world", "outside", "world-word"],
+)
+def test_paddle_variables_that_are_no_rank_are_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(RankUnclear, match="do not name a rank; expected 0 <= PADDLE_TRAINER_ID <"):
+        rank_from_paddle(environ)
 
 
 def tf_config(cluster: dict[str, Any], role: str, index: int) -> dict[str, str]:
