@@ -80,13 +80,13 @@ SPECS: dict[str, EnvironmentSpec] = {
     ),
     "jax": EnvironmentSpec(
         name="jax",
-        exporters=("jax",),
+        exporters=(),
         modules=("jax", "flax", "jax2onnx", "orbax.checkpoint"),
         variables={"JAX_PLATFORMS": "cpu"},
     ),
     "mindspore": EnvironmentSpec(
         name="mindspore",
-        exporters=("mindspore",),
+        exporters=(),
         modules=("mindspore",),
         variables={"GLOG_v": "3"},
         always_isolated=True,
