@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 import onnx
 
+from paritygate.converter._stages import stage
 from paritygate.converter.checkpoints.files import existing_file, file_sha256
 from paritygate.converter.checkpoints.sniffing import is_first_for, refuse_foreign
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError, SourceError
+from paritygate.converter.exporters._pmml.collector import collector_paused
 from paritygate.converter.exporters._pmml.declarations import Field
 from paritygate.converter.exporters._pmml.elements import Document, read_document
 from paritygate.converter.exporters._pmml.emission.emitter import emit_document
@@ -75,8 +77,10 @@ class PmmlExporter(Exporter):
         """Read a document whole; nothing that it names elsewhere is opened."""
         path = _file(source)
         try:
-            document = read_document(path)
-            scorer = Scorer(document)
+            with collector_paused():
+                document = read_document(path)
+                with stage("probes"):
+                    scorer = Scorer(document)
         except RecursionError as error:
             raise SourceError(
                 f"{path} nests its expressions or models deeper than they can be followed; expected a model that "
@@ -87,7 +91,9 @@ class PmmlExporter(Exporter):
         notes = check_verification(document, scorer)
         inputs, example = _inputs(scorer.inputs, config)
         weights = Weights("as in the file", file_sha256(path))
-        yield PmmlModel(document, scorer, inputs, example, weights, notes)
+        with collector_paused(), stage("probes"):
+            model = PmmlModel(document, scorer, inputs, example, weights, notes)
+        yield model
 
 
 def _file(source: Any) -> Path:
@@ -226,7 +232,8 @@ class PmmlModel(SourceModel):
     def convert(self, request: ConversionRequest) -> None:
         """Write the document as ONNX."""
         names = [field.name for field in self._scorer.inputs]
-        model = emit_document(self._document, request.inputs, names, self._scorer.outputs, request.opset)
+        with collector_paused():
+            model = emit_document(self._document, request.inputs, names, self._scorer.outputs, request.opset)
         size = model.ByteSize()
         if size > request.external_data_threshold_bytes:
             side_file = f"{request.path.name}.data"

@@ -214,6 +214,13 @@ class _Reader:
                 f"{self.path} is not whole XML (line {error.lineno}: {expat.ErrorString(error.code)}); "
                 "it may be cut off. Write or copy it again."
             ) from error
+        except (
+            LookupError,
+            ValueError,
+        ) as error:  # from Python's codecs, which expat asks for rare encodings
+            raise SourceError(
+                f"{self.path} is in an encoding that is not read ({_short(str(error))}); write it again in UTF-8."
+            ) from error
         assert self._root is not None, "expat refuses a document without an element"
         return self._root
 

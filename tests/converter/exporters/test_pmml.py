@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
-from paritygate.converter.errors import ExportError
+from paritygate.converter.errors import ExportError, SourceError
 from paritygate.converter.exporters import detect, export_model
+from paritygate.converter.exporters._pmml import elements
 from paritygate.converter.exporters._pmml.elements import read_document
 from paritygate.converter.exporters._pmml.emission.emitter import emit_document
 from paritygate.converter.exporters._pmml.scoring.scorer import Scorer
@@ -190,6 +191,48 @@ def test_records_of_the_document_are_held_to(tmp_path: Path) -> None:
     assert any("ModelVerification" in note for note in bundle.manifest["notes"])
     with pytest.raises(ExportError, match=r"holds y = 6.25 in record 1, but the document computes 6.5"):
         export_model(document(tmp_path, _verified(6.25)), tmp_path / "other", name="m")
+
+
+def test_powers_are_those_of_c(tmp_path: Path) -> None:
+    """Python alone would give a complex root, and refuse to divide by zero."""
+    for exponent, expected in (("0.5", [math.nan, 0.5, 2.5]), ("-1", [-2.0, math.inf, 1.0])):
+        body = regression().replace('coefficient="2.25"', f'coefficient="1" exponent="{exponent}"')
+        given = _score(
+            body, tmp_path, x=[-0.4, 0.0, 4.0] if exponent == "0.5" else [-0.4, 0.0, 2.0], c=["green"] * 3
+        )
+        np.testing.assert_array_equal(given["y"], expected)
+        path = document(tmp_path, body)
+        bundle = export_model(path, tmp_path / f"bundle{exponent}", name="m")
+        assert validate_bundle(bundle).verdict == "pass"
+
+
+def test_what_names_other_files_is_inert(tmp_path: Path) -> None:
+    """Stylesheets and inclusions are text to us: the file scores as without them."""
+    secret = tmp_path / "secret"
+    secret.write_text("1e6", encoding="utf-8")
+    path = document(tmp_path, regression())
+    plain = Scorer(read_document(path)).run({"x": np.array([2.0]), "c": np.array(["red"], dtype=object)})
+    told = (
+        f'<?xml-stylesheet href="{secret.as_uri()}"?><Header><Extension><xi:include '
+        f'xmlns:xi="http://www.w3.org/2001/XInclude" href="{secret.as_uri()}" parse="text"/></Extension></Header>'
+    )
+    path.write_text(path.read_text(encoding="utf-8").replace("<Header/>", told), encoding="utf-8")
+    given = Scorer(read_document(path)).run({"x": np.array([2.0]), "c": np.array(["red"], dtype=object)})
+    np.testing.assert_array_equal(given["y"], plain["y"])
+
+
+@pytest.mark.parametrize(
+    ("limit", "match"),
+    [("MAX_FILE_BYTES", "PMML files up to 50 bytes"), ("MAX_ELEMENTS", "more than 5 elements;"),
+     ("MAX_TEXT_CHARS", "more than 5 characters of text")],
+)  # fmt: skip
+def test_sizes_beyond_all_bounds_are_refused(
+    limit: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = document(tmp_path, regression() + "a long text")
+    monkeypatch.setattr(elements, limit, 50 if limit == "MAX_FILE_BYTES" else 5)
+    with pytest.raises(SourceError, match=match):
+        read_document(path)
 
 
 # --- a scorer that others wrote -----------------------------------------------------------------------------

@@ -30,6 +30,15 @@ def _raw(text: str, name: str = "model.pmml") -> Build:
     return build
 
 
+def _bytes(data: bytes) -> Build:
+    def build(folder: Path) -> tuple[Any, dict[str, Any]]:
+        path = folder / "model.pmml"
+        path.write_bytes(data)
+        return path, {"framework": "pmml"}
+
+    return build
+
+
 def _body(body: str, **options: Any) -> Build:
     return lambda folder: (document(folder, body), options)
 
@@ -41,6 +50,7 @@ _OUTSIDE = (
     '<PMML version="4.4"><Header copyright="&x;"/></PMML>'
 )
 _REMOTE = '<?xml version="1.0"?><!DOCTYPE PMML SYSTEM "http://127.0.0.1:1/a.dtd"><PMML version="4.4"/>'
+_PARAMETER = '<?xml version="1.0"?><!DOCTYPE PMML [<!ENTITY % p SYSTEM "file:///etc/passwd"> %p;]><PMML/>'
 _Y = dictionary(x="double", y="double")
 _LEAVES = node(simple("x", "lessThan", 1), score=1) + node(simple("x", "greaterOrEqual", 1), score=2)
 
@@ -48,6 +58,20 @@ HOSTILE: dict[str, Hostile] = {
     "billion_laughs": Hostile(_raw(_BOMB), "SourceError", r"line 1\) declares a document type or entities"),
     "external_entity": Hostile(_raw(_OUTSIDE), "SourceError", "declares a document type or entities"),
     "remote_document_type": Hostile(_raw(_REMOTE), "SourceError", "declares a document type or entities"),
+    "parameter_entity": Hostile(_raw(_PARAMETER), "SourceError", "declares a document type or entities"),
+    "entities_in_two_bytes": Hostile(
+        _bytes(_BOMB.replace('"1.0"', '"1.0" encoding="UTF-16"').encode("utf-16")), "SourceError",
+        r"line 1\) declares a document type or entities",
+    ),
+    "undeclared_entity": Hostile(
+        _raw(HEADER.replace("<Header/>", "<Header>&x;</Header>")), "SourceError", "undefined entity"
+    ),
+    "unknown_encoding": Hostile(
+        _raw(HEADER.replace('"1.0"', '"1.0" encoding="x-none"')), "SourceError", "encoding that is not read"
+    ),
+    "wide_encoding": Hostile(
+        _raw(HEADER.replace('"1.0"', '"1.0" encoding="shift_jis"')), "SourceError", "encoding that is not read"
+    ),
     "deep": Hostile(_raw(HEADER + "<a>" * 100_000), "SourceError", "more than 3000 elements inside each other"),
     "deep_expression": Hostile(
         _body(

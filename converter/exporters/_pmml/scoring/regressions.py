@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from paritygate.converter.exporters._pmml.elements import Element, malformed, only, refuse
 from paritygate.converter.exporters._pmml.scoring.models import (
     NOTHING,
@@ -166,12 +168,10 @@ def _numeric(element: Element, setting: Setting) -> _Term:
 def _raised(value: float, exponent: float) -> float:
     if exponent == 1:
         return value
-    try:
-        return float(value**exponent)
-    except OverflowError:
-        return math.inf
-    except ZeroDivisionError:
-        return math.inf
+    with np.errstate(all="ignore"):
+        return float(
+            np.power(np.float64(value), exponent)
+        )  # as C has it: NaN for a root of a negative number
 
 
 def _categorical(element: Element, setting: Setting) -> _Term:
