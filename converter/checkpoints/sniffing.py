@@ -30,7 +30,7 @@ class Form(enum.Enum):
     TORCHSCRIPT = "a TorchScript archive", ("pytorch",)
     TORCH_PROGRAM = "a torch.export program", ("pytorch",)
     HUGGING_FACE = "a Hugging Face model directory", ("pytorch",)
-    SAFETENSORS = "a safetensors file", ("pytorch",)
+    SAFETENSORS = "a safetensors file", ("pytorch", "mindspore")
     KERAS_ARCHIVE = "a Keras archive", ("keras",)
     HDF5 = "an HDF5 file", ("keras",)
     SAVED_MODEL = "a TensorFlow SavedModel", ("tensorflow",)
@@ -38,8 +38,8 @@ class Form(enum.Enum):
     TF_CHECKPOINT = "a TensorFlow checkpoint", ("tensorflow", "keras")
     ORBAX = "an Orbax checkpoint", (), "No exporter of this version reads it."
     FLAX_MSGPACK = "a Flax msgpack file", (), "No exporter of this version reads it."
-    MINDSPORE_CHECKPOINT = "a MindSpore checkpoint", (), "No exporter of this version reads it."
-    MINDIR = "a MindIR file", (), "No exporter of this version reads it."
+    MINDSPORE_CHECKPOINT = "a MindSpore checkpoint", ("mindspore",)
+    MINDIR = "a MindIR file", ("mindspore",)
     PICKLE = "a pickle", ("sklearn", "xgboost", "lightgbm", "pytorch", "paddle")
     XGBOOST_JSON = "an XGBoost model (JSON)", ("xgboost",)
     XGBOOST_UBJ = "an XGBoost model (UBJSON)", ("xgboost",)

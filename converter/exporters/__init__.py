@@ -30,6 +30,7 @@ EXPORTERS: dict[str, str] = {
     "pmml": "paritygate.converter.exporters.pmml:PmmlExporter",
     "onnx": "paritygate.converter.exporters.onnx_file:OnnxFileExporter",
     "paddle": "paritygate.converter.exporters.paddle:PaddleExporter",
+    "mindspore": "paritygate.converter.exporters.mindspore:MindSporeExporter",
 }
 """Name of a framework -> `module:class` of its exporter."""
 

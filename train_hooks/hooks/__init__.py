@@ -15,6 +15,7 @@ HOOKS = {
     "sklearn": "paritygate.train_hooks.hooks.sklearn:SklearnHook",
     "xgboost": "paritygate.train_hooks.hooks.xgboost:XGBoostHook",
     "lightgbm": "paritygate.train_hooks.hooks.lightgbm:LightGBMHook",
+    "mindspore": "paritygate.train_hooks.hooks.mindspore:MindSporeHook",
     "paddle": "paritygate.train_hooks.hooks.paddle:PaddleHook",
 }
 

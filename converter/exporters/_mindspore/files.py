@@ -1,0 +1,277 @@
+"""MindIR files: looked through as data before MindSpore opens them.
+
+MindSpore's loader follows the places that a file names for its weights, and some primitives run Python text or
+load a shared library. So a file is opened only if every primitive in it is one that we translate, and all its
+weights lie beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from paritygate.converter.checkpoints.files import file_sha256
+from paritygate.converter.config import ExportConfig
+from paritygate.converter.errors import ExportError, SourceError, UnsafeSource, UnsupportedOperator
+from paritygate.converter.exporters._mindspore import calls, explain
+from paritygate.converter.exporters._mindspore.mindir import Program, own_name, program_of
+from paritygate.converter.exporters._mindspore.model import CellModel
+from paritygate.converter.exporters._mindspore.operators import OPERATORS
+from paritygate.converter.exporters._mindspore.translate import STRUCTURE
+from paritygate.converter.exporters._mindspore.values import Abstract
+from paritygate.converter.exporters.base import ConversionRequest, DimCannotVary, SourceInput, Weights
+from paritygate.converter.exporters.binding import declared_inputs
+from paritygate.converter.types import DType
+
+_RUNS_CODE = {
+    "PyExecute", "PyInterpret", "PyFunc", "Custom", "CustomAdd", "raise", "Raise", "DoLoadLibrary", "resolve",
+    "getattr", "Print", "TensorDump", "Load_", "HookBackward", "CellBackwardHook", "InsertGradientOf",
+}  # fmt: skip
+"""Primitives that run text of the file, load a library, or write files."""
+
+
+class FileModel(CellModel):
+    """A MindIR file: MindSpore's own loader answers, and the file's program is what is translated."""
+
+    def __init__(self, cell: Any, plan: calls.CallPlan, program: Program, **options: Any) -> None:
+        self._read = program
+        super().__init__(cell, plan, **options)
+
+    def program(self, shapes: Sequence[tuple[Any, Any]]) -> Program:
+        """The program of the file, whatever the sizes."""
+        return self._read
+
+    def program_for(self, request: ConversionRequest) -> Program:
+        """The program of the file.
+
+        Raises:
+            DimCannotVary: If a size is open that the file fixes.
+        """
+        for (_, abstract), spec in zip(self._read.main.inputs, request.inputs, strict=True):
+            sizes = abstract.shape if abstract.shape is not None else (None,) * len(spec.shape)
+            for asked, own in zip(spec.shape, sizes, strict=True):
+                if isinstance(asked, str) and own is not None:
+                    raise DimCannotVary(asked, f"the MindIR file fixes it at {own}")
+        return self._read
+
+    def run_float64(self, feeds: Any) -> None:
+        """None: a loaded program has its element types written into it."""
+
+
+def open_mindir(path: Path, config: ExportConfig) -> FileModel:
+    """Open a MindIR file.
+
+    Raises:
+        SourceError: If it is damaged, encrypted, or its weights are not there.
+        UnsafeSource: If it could run code, or reaches for files outside its folder.
+        UnsupportedOperator: If it uses a primitive without ONNX form.
+        ExportError: If the inputs asked for are not those of the file.
+    """
+    if config.factory is not None:
+        raise SourceError(f"{path} holds a whole network; leave the factory {config.factory} out.")
+    message = _message(path)
+    _refuse_reach(message, path)
+    program = program_of(message)
+    _refuse_primitives(message, program, path)
+    cell = _loaded(path)
+    own = _own_inputs(program, path)
+    weights = Weights("as saved in the file", file_sha256(path))
+    plan, taken = _plan(own, config.inputs, path)
+    return FileModel(cell, plan, program, declared=taken, weights=weights)
+
+
+def _message(path: Path) -> Any:
+    from google.protobuf.message import DecodeError
+    from mindspore.train.mind_ir_pb2 import ModelProto
+
+    if path.is_dir():
+        raise SourceError(
+            f"{path} is a folder; a MindIR that was written in parts (graph and variables) is opened by its "
+            f"`..._graph.mindir`."
+        )
+    message = ModelProto()
+    try:
+        message.ParseFromString(path.read_bytes())
+        broken = not message.HasField("graph") or not message.graph.output
+    except DecodeError:
+        broken = True
+    if broken:
+        raise SourceError(
+            f"{path} cannot be read as MindIR; it is damaged, half-written or encrypted. Write it again with "
+            f"ms.export(net, inputs, file_name=..., file_format='MINDIR'), without enc_key."
+        )
+    if message.HasField("little_endian") and not message.little_endian:
+        raise SourceError(
+            f"{path} was written on a big-endian machine; write it again on a little-endian one."
+        )
+    return message
+
+
+# --- what a file may hold -----------------------------------------------------------------------------------
+
+
+def _refuse_reach(message: Any, path: Path) -> None:
+    """Refuse what lies outside the file's own folder.
+
+    Raises:
+        UnsafeSource: Naming the tensor and the place.
+        SourceError: If data are missing.
+    """
+    if any(graph.bprop_filepath for graph in (message.graph, *message.functions)):
+        raise UnsafeSource(
+            f"{path} names another file for its gradients; a served model has none. Export it anew."
+        )
+    if any(graph.map_parameter for graph in (message.graph, *message.functions)):
+        raise SourceError(f"{path} holds a hash table (MapParameter), which no ONNX model has.")
+    for tensor in _tensors(message):
+        if tensor.HasField("external_data"):
+            _check_place(tensor, path)
+
+
+def _check_place(tensor: Any, path: Path) -> None:
+    place = tensor.external_data
+    inside = PurePosixPath(place.location)
+    folder = path.resolve().parent
+    target = folder / inside
+    if inside.is_absolute() or ".." in inside.parts or not target.resolve().is_relative_to(folder):
+        raise UnsafeSource(
+            f"{path} keeps {tensor.name!r} in {place.location!r}, outside its own folder; it is not opened, with "
+            f"--trust neither. Put the data beside the file and export it anew."
+        )
+    if not target.is_file():
+        raise SourceError(f"{path} keeps {tensor.name!r} in {place.location!r}, which is not beside it.")
+    size = target.stat().st_size
+    if place.offset < 0 or place.length < 0 or place.offset + place.length > size:
+        raise SourceError(
+            f"{path} keeps {tensor.name!r} at {place.offset} to {place.offset + place.length} of "
+            f"{place.location!r}, which has {size} bytes; it is half-written."
+        )
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every tensor of a message, those inside of attributes too."""
+    pending = [message]
+    while pending:
+        current = pending.pop()
+        for kind, value in current.ListFields():
+            if kind.message_type is None:
+                continue
+            several = [value] if hasattr(value, "ListFields") else value
+            parts = [each for each in several if hasattr(each, "ListFields")]  # not the texts of a map
+            if kind.message_type.name == "TensorProto":
+                yield from parts
+            pending.extend(parts)
+
+
+def _refuse_primitives(message: Any, program: Program, path: Path) -> None:
+    """Refuse a file with a primitive that is not ours to translate, before MindSpore makes anything of it.
+
+    Raises:
+        UnsafeSource: If it runs code.
+        UnsupportedOperator: If it merely has no form.
+    """
+    named = {primitive.op_type for primitive in message.primitives} | program.primitives()
+    unsafe = sorted(named & _RUNS_CODE)
+    if unsafe:
+        raise UnsafeSource(
+            f"{path} uses {', '.join(unsafe)}, which runs code or writes files; it is not opened, with --trust "
+            f"neither, since no ONNX model can do that. Take it out of the cell and export the file anew."
+        )
+    for graph in program.graphs():
+        for node in graph.nodes.values():
+            if node.primitive and node.called not in OPERATORS and node.called not in STRUCTURE:
+                raise explain.unsupported(node, "has no ONNX form in this exporter")
+    unused = sorted(named - set(OPERATORS) - STRUCTURE)
+    if unused:
+        raise UnsupportedOperator(
+            f"{path} declares the operator {unused[0]}, which has no ONNX form in this exporter. Export it anew.",
+            operator=unused[0],
+            module=None,
+        )
+
+
+def _loaded(path: Path) -> Any:
+    import mindspore as ms
+    from mindspore import nn
+
+    try:
+        cell = nn.GraphCell(ms.load(str(path)))
+    except Exception as error:
+        raise SourceError(f"MindSpore cannot load {path}: {explain.first_line(error)}.") from error
+    cell.set_train(False)
+    return cell
+
+
+# --- inputs -------------------------------------------------------------------------------------------------
+
+
+def _own_inputs(program: Program, path: Path) -> list[SourceInput]:
+    found = []
+    for name, abstract in program.main.inputs:
+        if not isinstance(abstract, Abstract) or abstract.scalar:
+            raise SourceError(
+                f"input {own_name(name)!r} of {path} is no tensor; a served model takes tensors."
+            )
+        dtype = DType.from_numpy(abstract.dtype)
+        if abstract.shape is None:
+            raise SourceError(
+                f"input {own_name(name)!r} of {path} has an open number of axes; export the file with as many "
+                f"axes as it is served with."
+            )
+        found.append(SourceInput(own_name(name), dtype, abstract.shape))
+    return found
+
+
+def _plan(
+    own: Sequence[SourceInput], inputs: Any, path: Path
+) -> tuple[calls.CallPlan, Sequence[SourceInput]]:
+    """The call of the file, and its inputs under the user's names."""
+    plan = calls.CallPlan(
+        names=[each.name for each in own], arguments=[calls.Leaf(k) for k in range(len(own))]
+    )
+    declared = declared_inputs(inputs)
+    if declared is not None:
+        given = _in_order(own, {spec.name: spec for spec in declared}, path)
+        taken = [SourceInput(name, spec.dtype, spec.shape) for name, spec in given.items()]
+    elif inputs is None:
+        return plan, own
+    else:
+        if isinstance(inputs, Mapping):
+            given = _in_order(own, inputs, path)
+        else:
+            values = list(inputs) if isinstance(inputs, tuple | list) else [inputs]
+            if len(values) != len(own):
+                raise ExportError(f"{path} takes {_shown(own)}; {len(values)} inputs were given.")
+            given = dict(zip(plan.names, values, strict=True))
+        plan.arrays = [calls.to_array(value) for value in given.values()]
+        taken = [
+            SourceInput(
+                name,
+                explain.dtype_of(array, name),
+                each.shape if len(each.shape) == array.ndim else array.shape,
+            )
+            for name, array, each in zip(given, plan.arrays, own, strict=True)
+        ]
+    plan.names = list(given)
+    for asked, each in zip(taken, own, strict=True):
+        if asked.dtype is not each.dtype or len(asked.shape) != len(each.shape):
+            raise ExportError(f"{path} takes {_shown(own)}; the inputs {_shown(taken)} were given.")
+    return plan, taken
+
+
+def _in_order(own: Sequence[SourceInput], given: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Inputs in the order of the file: by its names, or as they stand where none of the names is the file's."""
+    names = [each.name for each in own]
+    if set(given) == set(names):
+        return {name: given[name] for name in names}
+    if len(given) != len(names) or set(given) & set(names):
+        raise ExportError(f"{path} takes {_shown(own)}; the inputs {list(given)} were given.")
+    return dict(given)
+
+
+def _shown(own: Sequence[SourceInput]) -> str:
+    return ", ".join(
+        f"{each.name}:{each.dtype.value}[{','.join('?' if d is None else str(d) for d in each.shape)}]"
+        for each in own
+    )
