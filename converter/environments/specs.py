@@ -86,7 +86,7 @@ SPECS: dict[str, EnvironmentSpec] = {
     ),
     "mindspore": EnvironmentSpec(
         name="mindspore",
-        exporters=(),
+        exporters=("mindspore",),
         modules=("mindspore",),
         variables={"GLOG_v": "3"},
         always_isolated=True,

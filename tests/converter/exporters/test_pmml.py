@@ -344,7 +344,7 @@ def test_pypmml_still_departs_where_it_is_said_to(pattern: str, pypmml: Ask, tmp
 
 @pytest.mark.real
 def test_scorer_and_pypmml_agree_that_nyoka_writes_softmax_one_versus_rest(pypmml: Ask) -> None:
-    """FRAMEWORKS 2.8: two scorers give the same for the file, so what departs from scikit-learn is the file."""
+    """Two scorers give the same for the file, so what departs from scikit-learn is the file."""
     datasets = pytest.importorskip("sklearn.datasets")
     linear = pytest.importorskip("sklearn.linear_model")
     x, y = datasets.load_iris(return_X_y=True)
@@ -359,7 +359,7 @@ def test_scorer_and_pypmml_agree_that_nyoka_writes_softmax_one_versus_rest(pypmm
 
 
 def test_forest_of_nyoka_answers_as_scikit_learn_in_single_precision() -> None:
-    """FRAMEWORKS 2.8: scikit-learn rounds its input to float32 before it compares, which PMML does not."""
+    """scikit-learn rounds its input to float32 before it compares, which PMML does not."""
     datasets = pytest.importorskip("sklearn.datasets")
     ensemble = pytest.importorskip("sklearn.ensemble")
     x, y = datasets.load_iris(return_X_y=True)

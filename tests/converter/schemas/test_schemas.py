@@ -82,11 +82,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 # jsonschema takes 1.0 for an integer, as JSON Schema does; a size written so is refused here.
 fractions = st.floats(allow_nan=False, allow_infinity=False).filter(lambda value: not value.is_integer())
 values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | fractions | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
     max_leaves=4,
 )
