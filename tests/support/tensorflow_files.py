@@ -22,10 +22,13 @@ def saved_model(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def signature(folder: Path) -> tuple[Any, dict[str, Any]]:
+    save_with_two_signatures(nets.matrix()[0], folder / "net")
+    return str(folder / "net"), {"signature": "scaled"}
+
+
+def save_with_two_signatures(net: Any, path: Path) -> None:
     """A SavedModel with several signatures, one of them with two inputs and two outputs."""
     import tensorflow as tf
-
-    net, _ = nets.matrix()
 
     @tf.function(
         input_signature=[tf.TensorSpec([None, 6], tf.float32, "second"), tf.TensorSpec([], name="first")]
@@ -33,8 +36,7 @@ def signature(folder: Path) -> tuple[Any, dict[str, Any]]:
     def scaled(second: Any, first: Any) -> Any:
         return {"small": second * first, "large": net(second)["y"] / first}
 
-    tf.saved_model.save(net, str(folder / "net"), signatures={"plain": net.__call__, "scaled": scaled})
-    return str(folder / "net"), {"signature": "scaled"}
+    tf.saved_model.save(net, str(path), signatures={"plain": net.__call__, "scaled": scaled})
 
 
 def from_keras(folder: Path) -> tuple[Any, dict[str, Any]]:
