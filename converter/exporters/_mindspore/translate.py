@@ -242,6 +242,3 @@ def _rebuilt(like: Value, leaves: Iterator[Tensor]) -> Value:
     if isinstance(like, Many):
         return Many(tuple(_rebuilt(item, leaves) for item in like.items))
     return next(leaves)
-
-
-__all__ = ["Known", "Translator", "flat"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paritygate.converter.exporters._mindspore import integers
 from paritygate.converter.exporters._mindspore.emitter import Call, NoForm
-from paritygate.converter.exporters._mindspore.operators import integers
 from paritygate.converter.exporters._mindspore.operators.table import Handler, Table
 from paritygate.converter.exporters._mindspore.values import Many, Value
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from paritygate.converter.exporters._mindspore.emitter import Call, NoForm
 from paritygate.converter.exporters._mindspore.operators.table import Table
-from paritygate.converter.exporters._mindspore.values import Many, Value
+from paritygate.converter.exporters._mindspore.values import Value
 
 TABLE = Table()
 
@@ -171,6 +171,3 @@ def _depth_to_space(call: Call) -> Value:
 @TABLE.of("SpaceToDepth")
 def _space_to_depth(call: Call) -> Value:
     return call.give(call.op("SpaceToDepth", call[0], blocksize=int(call.attributes["block_size"])))
-
-
-__all__ = ["TABLE", "Many", "channels_first", "numbers", "padding"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from paritygate.converter.exporters._mindspore import integers
 from paritygate.converter.exporters._mindspore.emitter import Call
-from paritygate.converter.exporters._mindspore.operators import integers
 from paritygate.converter.exporters._mindspore.operators.table import Handler, Table
 from paritygate.converter.exporters._mindspore.values import Value
 
