@@ -36,8 +36,8 @@ class Form(enum.Enum):
     SAVED_MODEL = "a TensorFlow SavedModel", ("tensorflow",)
     FROZEN_GRAPH = "a frozen TensorFlow graph", ("tensorflow",)
     TF_CHECKPOINT = "a TensorFlow checkpoint", ("tensorflow", "keras")
-    ORBAX = "an Orbax checkpoint", (), "No exporter of this version reads it."
-    FLAX_MSGPACK = "a Flax msgpack file", (), "No exporter of this version reads it."
+    ORBAX = "an Orbax checkpoint", ("jax",)
+    FLAX_MSGPACK = "a Flax msgpack file", ("jax",)
     MINDSPORE_CHECKPOINT = "a MindSpore checkpoint", ("mindspore",)
     MINDIR = "a MindIR file", ("mindspore",)
     PICKLE = "a pickle", ("sklearn", "xgboost", "lightgbm", "pytorch", "paddle")
@@ -116,6 +116,9 @@ def _look_into(folder: Path) -> Form | None:
     if ".metadata" in names and any(name.endswith(".distcp") for name in names):
         return Form.TORCH_SHARDS
     if names & {"_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "_sharding"}:
+        return Form.ORBAX
+    steps = [name for name in names if re.fullmatch(r"(?:\w+_)?\d+", name)]
+    if any((folder / name / "_CHECKPOINT_METADATA").is_file() for name in steps):
         return Form.ORBAX
     if "config.json" in names and any(_is_torch_weights(name) for name in names):
         return Form.HUGGING_FACE

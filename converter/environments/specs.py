@@ -80,7 +80,7 @@ SPECS: dict[str, EnvironmentSpec] = {
     ),
     "jax": EnvironmentSpec(
         name="jax",
-        exporters=(),
+        exporters=("jax",),
         modules=("jax", "flax", "jax2onnx", "orbax.checkpoint"),
         variables={"JAX_PLATFORMS": "cpu"},
     ),

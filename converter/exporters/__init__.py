@@ -24,6 +24,7 @@ EXPORTERS: dict[str, str] = {
     "pytorch": "paritygate.converter.exporters.pytorch:PyTorchExporter",
     "keras": "paritygate.converter.exporters.keras:KerasExporter",
     "tensorflow": "paritygate.converter.exporters.tensorflow:TensorFlowExporter",
+    "jax": "paritygate.converter.exporters.jax:JaxExporter",
     "sklearn": "paritygate.converter.exporters.sk:SklearnExporter",
     "xgboost": "paritygate.converter.exporters.xgboost:XGBoostExporter",
     "lightgbm": "paritygate.converter.exporters.lightgbm:LightGBMExporter",

@@ -12,7 +12,7 @@ from paritygate.converter.errors import FactoryError, FrameworkMissing, SourceEr
 FRAMEWORK_MODULES = {
     "torch": "pytorch", "lightning": "pytorch", "pytorch_lightning": "pytorch", "transformers": "pytorch",
     "keras": "keras", "tf_keras": "keras", "tensorflow": "tensorflow",
-    "paddle": "paddle", "mindspore": "mindspore",
+    "jax": "jax", "flax": "jax", "paddle": "paddle", "mindspore": "mindspore",
     "sklearn": "sklearn", "xgboost": "xgboost", "lightgbm": "lightgbm",
 }  # fmt: skip
 """What training code imports -> the exporter in whose environment that can be imported."""

@@ -22,6 +22,7 @@ from support.shared import shared_dir
 _EXPORTER = {
     "tensorflow": "keras",
     "keras": "keras",
+    "jax": "jax",
     "sklearn": "sklearn",
     "scikit-learn": "sklearn",
     "xgboost": "xgboost",

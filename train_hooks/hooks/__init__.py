@@ -12,6 +12,7 @@ HOOKS = {
     "keras": "paritygate.train_hooks.hooks.keras:KerasHook",
     "tensorflow": "paritygate.train_hooks.hooks.tensorflow:TensorFlowHook",
     "pytorch": "paritygate.train_hooks.hooks.pytorch:PyTorchHook",
+    "jax": "paritygate.train_hooks.hooks.jax:JaxHook",
     "sklearn": "paritygate.train_hooks.hooks.sklearn:SklearnHook",
     "xgboost": "paritygate.train_hooks.hooks.xgboost:XGBoostHook",
     "lightgbm": "paritygate.train_hooks.hooks.lightgbm:LightGBMHook",

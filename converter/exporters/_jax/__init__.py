@@ -1,0 +1,1 @@
+"""The parts of the JAX exporter; `paritygate.converter.exporters.jax` puts them together."""
