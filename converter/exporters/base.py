@@ -202,6 +202,10 @@ class SourceModel(abc.ABC):
         """Smallest and largest safe value of integer inputs, by own name, where the model itself tells."""
         return {}
 
+    def known_texts(self) -> Mapping[str, Sequence[str]]:
+        """Texts that a string input may hold, by own name, where the model was fitted on a list of them."""
+        return {}
+
     def edges(self) -> Mapping[str, Feeds]:
         """Samples at which the model itself branches, where it knows; they are asked beside the planned cases.
 

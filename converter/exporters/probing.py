@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, Tens
 
 if TYPE_CHECKING:
     from paritygate.converter.exporters.base import SourceModel
+
+_Told = TypeVar("_Told")
 
 REASON_LENGTH = 300
 """Characters of a framework's own text that are kept in a reason."""
@@ -204,6 +206,7 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
     signature = Signature(binding.inputs, ())
     ranges = integer_ranges(source.model, binding, config)
     known = _known_ranges(source.model, binding, config)
+    texts = _by_user_names(source.model.known_texts(), binding)
     free = any(spec.dtype.is_integer and spec.shape and spec.name not in known for spec in binding.inputs)
     wide = source.model.whole_numbers and free
     cases = plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed, wide=wide)
@@ -211,7 +214,7 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
     likes = _like_cases(binding, moments, config.seed + len(cases))
     for case in _in_order(cases, likes):
         limits = known if case.name == WIDE_CASE else ranges
-        feeds = make_feeds(signature, case, ranges=limits)
+        feeds = make_feeds(signature, case, ranges={**limits, **texts})
         if case in likes:
             feeds = as_example(binding.inputs, feeds, moments)
         yield _Question(case.name, dict(case.dims), feeds)
@@ -249,8 +252,12 @@ def _known_ranges(model: SourceModel, binding: Binding, config: ExportConfig) ->
 
 def _told_ranges(model: SourceModel, binding: Binding) -> dict[str, tuple[int, int]]:
     """The vocabularies that the model itself tells, by the user's names."""
-    own = {o: spec.name for o, spec in zip(binding.own_names, binding.inputs, strict=True)}
-    return {own[name]: bounds for name, bounds in model.integer_ranges().items()}
+    return _by_user_names(model.integer_ranges(), binding)
+
+
+def _by_user_names(told: Mapping[str, _Told], binding: Binding) -> dict[str, _Told]:
+    names = {own: spec.name for own, spec in zip(binding.own_names, binding.inputs, strict=True)}
+    return {names[name]: value for name, value in told.items()}
 
 
 def _sample_question(binding: Binding, sample: Feeds, index: int) -> _Question:

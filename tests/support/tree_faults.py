@@ -36,16 +36,35 @@ def threshold_one_step_up(which: int) -> Fault:
 
 
 def missing_sent_the_other_way(which: int) -> Fault:
-    """The default direction of one decision turned round."""
+    """The default direction of one decision that a missing value can reach turned round."""
 
     def spoil(path: Path) -> None:
         model = onnx.load(path)
         directions = _attribute(_trees(model), "nodes_missing_value_tracks_true")
-        place = splits(path)[which]
+        place = [k for k in splits(path) if _is_reached_by_missing(_trees(model), k)][which]
         directions.ints[place] = 1 - directions.ints[place]
         onnx.save(model, path)
 
     return spoil
+
+
+def _is_reached_by_missing(node: onnx.NodeProto, place: int) -> bool:
+    """Whether the decisions above that ask the same feature let a missing value through to this one."""
+    names = ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids", "missing_value_tracks_true")
+    tree, own, feature, yes, no, missing_is_yes = (list(_attribute(node, f"nodes_{n}").ints) for n in names)
+    split = [mode != b"LEAF" for mode in _attribute(node, "nodes_modes").strings]
+    above = {}
+    for k in range(len(own)):
+        if split[k] and tree[k] == tree[place]:
+            above[yes[k]] = above[no[k]] = k
+    at = place
+    while own[at] != 0:
+        parent = above[own[at]]
+        goes_to = yes[parent] if missing_is_yes[parent] else no[parent]
+        if feature[parent] == feature[place] and goes_to != own[at]:
+            return False
+        at = parent
+    return True
 
 
 def _above(threshold: float, *, strict: bool) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import onnx
 
 from paritygate.converter.errors import ExportError, UnsupportedOperator
@@ -21,7 +22,7 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
     import skl2onnx
 
     own = own_converters()
-    with warnings.catch_warnings(), known_to_skl2onnx(own), _without_flattening(estimator):
+    with warnings.catch_warnings(), known_to_skl2onnx(own), _as_skl2onnx_reads(estimator):
         # What skl2onnx still reads of scikit-learn's old attributes is not the user's concern.
         for kind in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", kind)
@@ -38,16 +39,37 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
 
 
 @contextmanager
-def _without_flattening(estimator: Any) -> Iterator[None]:
-    """Set aside what skl2onnx refuses of voting although only `transform`, which is not served, reads it."""
-    voting = [part for _, part in parts(estimator) if getattr(part, "flatten_transform", False) is True]
-    for part in voting:
-        part.flatten_transform = False
+def _as_skl2onnx_reads(estimator: Any) -> Iterator[None]:
+    """Set aside, during one call, what skl2onnx reads wrongly in a fitted estimator.
+
+    It refuses voting for `flatten_transform`, which only `transform` reads and nobody serves, and takes the truth
+    values of a column mask for the places 0 and 1.
+    """
+    before: list[tuple[Any, str, Any]] = []
+
+    def put(part: Any, name: str, value: Any) -> None:
+        before.append((part, name, getattr(part, name)))
+        setattr(part, name, value)
+
+    for _, part in parts(estimator):
+        if getattr(part, "flatten_transform", False) is True:
+            put(part, "flatten_transform", False)
+        if hasattr(part, "transformers_"):
+            put(
+                part, "transformers_", [(*entry[:2], _without_mask(entry[2])) for entry in part.transformers_]
+            )
     try:
         yield
     finally:
-        for part in voting:
-            part.flatten_transform = True
+        for part, name, value in reversed(before):
+            setattr(part, name, value)
+
+
+def _without_mask(columns: Any) -> Any:
+    """A mask of columns as their places."""
+    if isinstance(columns, str | int | slice) or np.asarray(columns).dtype != np.bool_:
+        return columns
+    return np.flatnonzero(columns).tolist()
 
 
 ML_OPSET = 3

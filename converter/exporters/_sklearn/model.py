@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.exporters._sklearn.answers import SCORES, as_output, methods, widened
+from paritygate.converter.exporters._sklearn.answers import PROBABILITIES, SCORES, as_output, methods, widened
 from paritygate.converter.exporters._sklearn.conversion import (
     ML_OPSET,
     conversion_options,
@@ -22,7 +22,7 @@ from paritygate.converter.exporters._sklearn.conversion import (
 from paritygate.converter.exporters._sklearn.files import import_module
 from paritygate.converter.exporters._sklearn.graph import keep_outputs, settle_opsets
 from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served, undeclared_input
-from paritygate.converter.exporters._sklearn.pools import known_rows
+from paritygate.converter.exporters._sklearn.pools import categories_of_texts, learnt_rows
 from paritygate.converter.exporters._sklearn.texts import lowering_note, takes_texts
 from paritygate.converter.exporters._sklearn.trees import ensemble_of
 from paritygate.converter.exporters._trees.edges import asked_note, edge_rows
@@ -46,6 +46,10 @@ def open_estimator(estimator: Any, config: ExportConfig, weights: Weights, notes
     arrays = {name: as_served(name, value, notes) for name, value in example.items()}
     inputs = [SourceInput(n, DType.from_numpy(a.dtype), (None, *a.shape[1:])) for n, a in arrays.items()]
     return EstimatorModel(estimator, inputs, example=arrays, weights=weights, notes=notes)
+
+
+_TIE = 1e-5
+"""Shares closer than this may change places in float32."""
 
 
 class EstimatorModel(SourceModel):
@@ -120,12 +124,17 @@ class EstimatorModel(SourceModel):
         else:
             request.path.write_bytes(model.SerializeToString(deterministic=True))
 
+    def known_texts(self) -> Mapping[str, Sequence[str]]:
+        """The categories of each column of texts; an encoder may refuse all others."""
+        return categories_of_texts(self._estimator, self.inputs)
+
     def edges(self) -> Mapping[str, Feeds]:
         """Samples of what was learnt: known texts and categories, and both sides of the thresholds of trees."""
         found: dict[str, Feeds] = {}
-        known = known_rows(self._estimator, self.inputs, self.example)
-        if known:
-            found["known"] = known
+        for kind, learnt in learnt_rows(self._estimator, self.inputs, self.example).items():
+            clear = self._without_ties(learnt)
+            if clear:
+                found[kind] = clear
         (first, *others) = self.inputs
         ensemble = ensemble_of(self._estimator) if not others and first.dtype.is_floating else None
         if ensemble is not None and isinstance(ensemble.sums, Forest):
@@ -136,6 +145,18 @@ class EstimatorModel(SourceModel):
                 self.notes.append(note)
             found |= {kind: {first.name: matrix} for kind, matrix in rows.items()}
         return found
+
+    def _without_ties(self, rows: Feeds) -> dict[str, Array]:
+        """Rows in which one class is likelier than all others: which label a tie gets is the last bit of a sum."""
+        try:
+            shares = self.run(rows).get(PROBABILITIES)
+        except ValueError:  # it is asked again as a probe, and what it says is recorded there
+            return dict(rows)
+        if shares is None or shares.ndim != 2 or shares.shape[1] < 2:
+            return dict(rows)
+        ordered = np.sort(shares, axis=1)
+        clear = ordered[:, -1] - ordered[:, -2] > _TIE
+        return {name: array[clear] for name, array in rows.items()} if clear.any() else {}
 
     def _takes_missing(self) -> bool:
         (spec,) = self.inputs

@@ -5,8 +5,8 @@ A random text is in no vocabulary and in no list of categories, so a graph that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,36 +21,75 @@ NUM_ROWS = 4096
 _UNKNOWN = "never seen"
 
 
-def known_rows(estimator: Any, inputs: Sequence[SourceInput], example: Feeds | None) -> dict[str, Array]:
-    """Rows in which every known text or category of every input stands; empty where there are none.
+def learnt_rows(
+    estimator: Any, inputs: Sequence[SourceInput], example: Feeds | None
+) -> dict[str, dict[str, Array]]:
+    """Rows that hold every known text or category of every input, `known`, and values that are none, `unknown`.
+
+    Apart from each other, since an encoder may refuse what it does not know.
 
     Args:
         estimator: The fitted estimator.
         inputs: Its inputs.
         example: The user's own example, whose scale the numbers get; none of its rows is taken.
     """
-    pools = {spec.name: _pool(estimator, spec, alone=len(inputs) == 1) for spec in inputs}
-    rows = min(NUM_ROWS, max((len(pool) for pool in pools.values()), default=0))
+    pools = _pools(estimator, inputs)
+    rows = min(NUM_ROWS, max((len(pool) for columns in pools.values() for pool in columns), default=0))
     if rows == 0 or any(len(spec.shape) != 2 for spec in inputs):
         return {}
-    generator = np.random.default_rng(0)
+    unknown = {name: [[_beyond(pool)] if pool else [] for pool in columns] for name, columns in pools.items()}
     return {
-        spec.name: _column(
-            spec, pools[spec.name], rows, None if example is None else example[spec.name], generator
-        )
-        for spec in inputs
+        "known": _rows(inputs, pools, rows, example),
+        "unknown": _rows(inputs, unknown, 3, example),
     }
 
 
-def _column(
-    spec: SourceInput, pool: Sequence[Any], rows: int, example: Array | None, generator: np.random.Generator
+def categories_of_texts(estimator: Any, inputs: Sequence[SourceInput]) -> dict[str, list[str]]:
+    """The known categories of each column of texts that is an input of its own."""
+    if takes_texts(estimator):
+        return {}
+    pools = _pools(estimator, inputs)
+    texts = [spec.name for spec in inputs if spec.dtype is DType.STRING and len(pools[spec.name]) == 1]
+    return {name: pools[name][0] for name in texts if pools[name][0]}
+
+
+_Pools: TypeAlias = "Mapping[str, list[list[Any]]]"
+"""By input, what is known of each of its columns."""
+
+
+def _rows(inputs: Sequence[SourceInput], pools: _Pools, rows: int, example: Feeds | None) -> dict[str, Array]:
+    generator = np.random.default_rng(0)
+    shown = example or {}
+    return {
+        spec.name: _matrix(spec, pools[spec.name], rows, shown.get(spec.name), generator) for spec in inputs
+    }
+
+
+def _beyond(pool: Sequence[Any]) -> Any:
+    """A value that is not in a pool."""
+    return _UNKNOWN if isinstance(pool[0], str) else max(pool) + 1
+
+
+def _matrix(
+    spec: SourceInput,
+    pools: Sequence[Sequence[Any]],
+    rows: int,
+    example: Array | None,
+    generator: np.random.Generator,
 ) -> Array:
-    width = int(spec.shape[1] or 1)
-    if pool:
-        # Each column begins elsewhere, so that not the first category of all columns comes together.
-        places = (np.arange(rows)[:, None] + np.arange(width) + len(spec.name)) % len(pool)
-        values: Array = np.array(pool, dtype=spec.dtype.numpy)[places]
-        return values
+    """One input; columns of which nothing is known hold what is usual there."""
+    matrix = _usual(spec, rows, len(pools), example, generator)
+    for column, pool in enumerate(pools):
+        if pool:
+            # Each column begins elsewhere, so that not the first category of all columns comes together.
+            places = (np.arange(rows) + column + len(spec.name)) % len(pool)
+            matrix[:, column] = np.array(pool, dtype=spec.dtype.numpy)[places]
+    return matrix
+
+
+def _usual(
+    spec: SourceInput, rows: int, width: int, example: Array | None, generator: np.random.Generator
+) -> Array:
     if spec.dtype is DType.STRING:
         return np.full((rows, width), _UNKNOWN, dtype=object)
     if not spec.dtype.is_floating:
@@ -73,44 +112,71 @@ def _numbers(rows: int, width: int, example: Array | None, generator: np.random.
     return values
 
 
-def _pool(estimator: Any, spec: SourceInput, *, alone: bool) -> list[Any]:
-    """What the estimator knows of one input; a value that it does not know comes last."""
-    if alone and spec.dtype is DType.STRING and takes_texts(estimator):
+def _pools(estimator: Any, inputs: Sequence[SourceInput]) -> _Pools:
+    alone = len(inputs) == 1
+    if alone and inputs[0].dtype is DType.STRING and takes_texts(estimator):
         vectorizers = [part for _, part in parts(estimator) if is_vectorizer(part)]
-        return [text for part in vectorizers for text in known_texts(part)]
-    found: list[Any] = []
-    for part, columns in _column_users(estimator):
-        if spec.name in columns:
-            found += _known_to(part, columns.index(spec.name))
-    return _of_type(found, spec.dtype)
+        return {inputs[0].name: [[text for part in vectorizers for text in known_texts(part)]]}
+    users = _column_users(estimator)
+    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    pools: dict[str, list[list[Any]]] = {}
+    place = 0
+    for spec in inputs:
+        width = int(spec.shape[1] or 1) if len(spec.shape) == 2 else 1
+        pools[spec.name] = []
+        for _ in range(width):
+            name = names[place] if alone and place < len(names) else spec.name
+            known_as: set[int | str] = {place, name}
+            found = [value for user, columns in users for value in _known_of(user, columns, known_as)]
+            pools[spec.name].append(_of_type(found, spec.dtype))
+            place += 1
+    return pools
+
+
+def _known_of(user: Any, columns: Sequence[int | str], known_as: set[int | str]) -> list[Any]:
+    return [v for at, column in enumerate(columns) if column in known_as for v in _known_to(user, at)]
 
 
 def _of_type(values: Sequence[Any], dtype: DType) -> list[Any]:
     if dtype is DType.STRING:
-        texts = [value for value in values if isinstance(value, str)]
-        return list(dict.fromkeys([*texts, _UNKNOWN])) if texts else []
-    numbers = [value for value in values if isinstance(value, int | float | np.number) and not _is_nan(value)]
-    if not numbers or dtype is DType.BOOL:
+        return list(dict.fromkeys(value for value in values if isinstance(value, str)))
+    if dtype is DType.BOOL:
         return []
-    whole = [value for value in numbers if dtype.is_floating or float(value).is_integer()]
-    return list(dict.fromkeys([*whole, max(whole) + 1])) if whole else []
+    numbers = [value for value in values if isinstance(value, int | float | np.number) and not _is_nan(value)]
+    return list(dict.fromkeys(v for v in numbers if dtype.is_floating or float(v).is_integer()))
 
 
 def _is_nan(value: Any) -> bool:
     return bool(value != value)
 
 
-def _column_users(estimator: Any) -> list[tuple[Any, list[str]]]:
-    """The parts of column transformers with the names of the columns that they are given."""
-    users = []
-    for _, part in parts(estimator):
-        for entry in getattr(part, "transformers_", ()):
-            _, transformer, columns = entry[:3]
-            if isinstance(columns, str):
-                columns = [columns]
-            if not isinstance(transformer, str) and all(isinstance(name, str) for name in columns):
-                users.append((transformer, [str(name) for name in columns]))
+def _column_users(estimator: Any) -> list[tuple[Any, list[int | str]]]:
+    """Whoever is given columns of the input as they are, with their names or places."""
+    users: list[tuple[Any, list[int | str]]] = []
+    first = estimator
+    while getattr(first, "steps", None) or hasattr(first, "best_estimator_"):
+        best = getattr(first, "best_estimator_", None)
+        first = best if best is not None else first.steps[0][1]
+    width = int(getattr(first, "n_features_in_", 0) or 0)
+    if not hasattr(first, "transformers_"):
+        return [(first, list(range(width)))]
+    for _, transformer, columns in first.transformers_:
+        if not isinstance(transformer, str):
+            users.append((transformer, _places(columns, width)))
     return users
+
+
+def _places(columns: Any, width: int) -> list[int | str]:
+    """The columns that an entry of a column transformer picks: names, places, a slice or a mask."""
+    if isinstance(columns, str | int):
+        return [columns]
+    if isinstance(columns, slice):
+        by_place = not isinstance(columns.start, str) and not isinstance(columns.stop, str)
+        return list(range(*columns.indices(width))) if by_place else []
+    chosen = np.asarray(columns)
+    if chosen.dtype == np.bool_:
+        chosen = np.flatnonzero(chosen)
+    return [value if isinstance(value, str) else int(value) for value in chosen.tolist()]
 
 
 def _known_to(transformer: Any, place: int) -> list[Any]:

@@ -117,7 +117,9 @@ class _Walker:
             self._kind
         ).max  # nobody takes an infinity; a threshold there parts off what is missing
         cut = np.clip(self._cut(tree)[node], -largest, largest)
-        return float(cut), float(np.clip(np.nextafter(cut, self._kind(np.inf)), -largest, largest))
+        with np.errstate(over="ignore"):
+            above = np.nextafter(cut, self._kind(np.inf))
+        return float(cut), float(np.clip(above, -largest, largest))
 
     def _cut(self, tree: Tree) -> Array:
         if id(tree) not in self._cuts:
@@ -150,7 +152,8 @@ class _Walker:
         if yes:
             bounds.high = min(bounds.high, float(cut))
         else:
-            bounds.low = max(bounds.low, float(np.nextafter(cut, self._kind(np.inf))))
+            with np.errstate(over="ignore"):
+                bounds.low = max(bounds.low, float(np.nextafter(cut, self._kind(np.inf))))
 
     def _parents_of(self, tree: Tree) -> Array:
         if id(tree) not in self._parents:
