@@ -60,7 +60,7 @@ def _slice(tensor: onnx.TensorProto, directory: Path) -> Iterator[bytes]:
         raise ModelInvalid(
             f"weight {tensor.name!r} lies in {name!r}, but there is no such file beside the model."
         )
-    offset, length = _extent(tensor, path)
+    offset, length = extent(tensor, path.stat().st_size)
     with path.open("rb") as file:
         file.seek(offset)
         while length > 0:
@@ -73,9 +73,17 @@ def _slice(tensor: onnx.TensorProto, directory: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def _extent(tensor: onnx.TensorProto, path: Path) -> tuple[int, int]:
+def extent(tensor: onnx.TensorProto, size: int) -> tuple[int, int]:
+    """Offset and length, in bytes, of an external tensor in its file.
+
+    Args:
+        tensor: It lies in another file.
+        size: How many bytes that file has.
+
+    Raises:
+        ModelInvalid: If they are no numbers or reach past the end of the file.
+    """
     fields = {entry.key: entry.value for entry in tensor.external_data}
-    size = path.stat().st_size
     try:
         offset = int(fields.get("offset", "0"))
         length = int(fields["length"]) if "length" in fields else size - offset
@@ -83,8 +91,8 @@ def _extent(tensor: onnx.TensorProto, path: Path) -> tuple[int, int]:
         raise ModelInvalid(f"weight {tensor.name!r} has an offset or length that is no number.") from error
     if offset < 0 or length < 0 or offset + length > size:
         raise ModelInvalid(
-            f"weight {tensor.name!r} asks for bytes {offset} to {offset + length} of {path.name!r}, "
-            f"which has {size}; the file is cut short."
+            f"weight {tensor.name!r} asks for bytes {offset} to {offset + length} of "
+            f"{fields.get('location', '')!r}, which has {size}; the file is cut short."
         )
     return offset, length
 

@@ -6,12 +6,13 @@ Works on the structure alone: weights in a side file are neither read nor moved.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
 
 from paritygate.converter.errors import ExportError
+from paritygate.converter.graph.inspect import subgraphs
 from paritygate.converter.types import Dim, DType, TensorSpec
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -199,22 +200,15 @@ def _apply(graph: onnx.GraphProto, renames: Mapping[str, str]) -> None:
     for node in graph.node:
         node.input[:] = [renames.get(name, name) for name in node.input]
         node.output[:] = [renames.get(name, name) for name in node.output]
-        for subgraph in _subgraphs(node):
+        for subgraph in subgraphs(node):
             _apply(subgraph, renames)
-
-
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _all_names(graph: onnx.GraphProto) -> set[str]:
     names = {value.name for values in (graph.input, graph.output, graph.initializer) for value in values}
     for node in graph.node:
         names |= {*node.input, *node.output}
-        for subgraph in _subgraphs(node):
+        for subgraph in subgraphs(node):
             names |= _all_names(subgraph)
     return names
 
@@ -289,5 +283,5 @@ def _forget_node(node: onnx.NodeProto) -> None:
     del node.metadata_props[:]
     for key, text in pairs:
         node.metadata_props.add(key=key, value=text)
-    for subgraph in _subgraphs(node):
+    for subgraph in subgraphs(node):
         _forget_in(subgraph)

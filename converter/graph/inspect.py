@@ -101,6 +101,14 @@ def is_contained(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts and str(path) == name and name != "."
 
 
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that a node holds in its attributes: branches, loop bodies."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":

@@ -28,8 +28,7 @@ def attest(bundle: Bundle, certificate: Certificate, session: Session) -> Attest
         BundleCorrupt: If a probe is not the one that was sealed.
     """
     check_certificate(bundle, certificate)
-    replay = Replay.of(bundle, certificate.tolerance)
-    noise = _proven_noise(certificate)
+    replay, noise = Replay.of(bundle, certificate.tolerance).with_noise(_proven_noise(certificate))
     counted = {figure.case for figure in certificate.figures if figure.counted}
     probes = [probe for probe in replay.probes if probe.case in counted]
     figures = tuple(figure for probe in probes for figure in replay.figures(probe, session, noise))

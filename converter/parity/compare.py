@@ -20,7 +20,7 @@ from paritygate.converter.parity.tolerance import (
 from paritygate.converter.types import Array, DType, Feeds
 
 BUDGET_EXCESS = 10.0
-"""How many times its bound an element may be off when a budget excuses it."""
+"""How many times its bound an element may be off when a budget, or the float64 form, excuses it."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,7 @@ class _Comparison:
     def _floats(self, reference: Array, candidate: Array, context: Context) -> Figure:
         tolerance = self.config.table[self.rung]
         specials = metrics.specials(reference, candidate)
-        distance = metrics.float_distance(reference, candidate)
-        scaled = _scaled(reference, distance, context, tolerance)
+        scaled = _scaled(reference, candidate, context, tolerance)
         over = int(np.count_nonzero(~(scaled <= 1.0)))
         scaled_error = float(scaled.max(initial=0.0))
         noise_error = self._noise_error(reference, candidate, context, tolerance)
@@ -240,8 +239,22 @@ def _is_rounded(reference: Array, wide: Array | None) -> bool:
         return np.array_equal(wide.astype(reference.dtype), reference, equal_nan=True)
 
 
-def _scaled(reference: Array, distance: Array, context: Context, tolerance: Tolerance) -> metrics.Float64:
-    """Each element's distance as a multiple of what it may be; infinite where only one side is NaN or infinite."""
+def _scaled(reference: Array, candidate: Array, context: Context, tolerance: Tolerance) -> metrics.Float64:
+    """Each element's distance as a multiple of what it may be; infinite where only one side is NaN or infinite.
+
+    The source's own answer may be the one that rounded badly. An element a few bounds off it is therefore measured
+    from the float64 form as well, and the nearer counts; beyond `BUDGET_EXCESS` bounds nothing excuses it.
+    """
+    distance = metrics.float_distance(reference, candidate)
+    ratio = _in_bounds(reference, distance, context, tolerance)
+    if context.float64 is None or not (ratio > 1.0).any():
+        return ratio
+    other = _in_bounds(reference, metrics.float_distance(context.float64, candidate), context, tolerance)
+    nearer: metrics.Float64 = np.where(ratio <= BUDGET_EXCESS, np.minimum(ratio, other), ratio)
+    return nearer
+
+
+def _in_bounds(reference: Array, distance: Array, context: Context, tolerance: Tolerance) -> metrics.Float64:
     size = np.abs(metrics.to_float64(reference))
     noise = NOISE_PER_ELEMENT * min(context.noise or 0.0, tolerance.noise_cap)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from paritygate.converter.parity.likeness import LIKE_EXAMPLE
 from paritygate.converter.parity.metrics import channel_scale, rmse
 from paritygate.converter.parity.noise import Noise
 from paritygate.converter.parity.report import Figure, RuntimeInfo
-from paritygate.converter.parity.tolerance import ToleranceConfig, rung_of
+from paritygate.converter.parity.tolerance import NOISE_PER_ELEMENT, ToleranceConfig, rung_of
 from paritygate.converter.runtime.onnxruntime import Session
 from paritygate.converter.types import Array, DType, Signature, TensorSpec
 
@@ -35,7 +36,8 @@ class Replay:
         weights: The model's working precision.
         tolerance: The tolerances in force.
         scales: Scale of each float output, by case and output.
-        notes: What a reader of the verdict should know, one sentence each.
+        doubted: Float64 forms that lie further from the source's answer than a sound model rounds; no evidence
+            unless the model is seen to round that much (`with_noise`).
     """
 
     signature: Signature
@@ -43,7 +45,7 @@ class Replay:
     weights: DType | None
     tolerance: ToleranceConfig
     scales: Mapping[tuple[str, str], Array]
-    notes: tuple[str, ...] = ()
+    doubted: Mapping[tuple[str, str], Array] = field(default_factory=dict)
 
     @classmethod
     def of(cls, bundle: Bundle, tolerance: ToleranceConfig | None = None) -> Replay:
@@ -59,8 +61,65 @@ class Replay:
         weights = working_precision(parse_model(bundle.model_bytes()))
         config = tolerance or ToleranceConfig()
         scales = _scales(bundle.signature, probes)
-        believed, notes = _believe_float64(probes, weights, config, scales)
-        return cls(bundle.signature, believed, weights, config, scales, notes)
+        believed, doubted = _part_float64(probes, weights, config, scales)
+        return cls(bundle.signature, believed, weights, config, scales, doubted)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the verdict should know, one sentence each."""
+        return tuple(
+            f"the float64 form of output {name!r} lies further from the source than rounding explains; it was not "
+            "used"
+            for name in sorted({output for _, output in self.doubted})
+        )
+
+    def with_noise(self, noise: Noise, witness: Session | None = None) -> tuple[Replay, Noise]:
+        """Believe the doubted float64 forms of a model that is seen to be as ill-conditioned as they say.
+
+        A sound model has such cases: layer normalisation of a constant sequence divides rounding errors by nearly
+        nothing. What the source answers there is mostly rounding, and only the float64 form says what is right. It
+        is believed where the measured noise explains it, and where the candidate lies nearer to it than the source
+        does: two computations then agree that it is the source that rounded. `noise_cap` still bounds what that
+        excuses.
+
+        Args:
+            noise: What was measured without them, or what the certificate of the same bundle says.
+            witness: The candidate, graph optimisations off; None to go by the noise alone.
+
+        Returns:
+            The replay with those forms among the evidence, and the noise with the source's part of it.
+        """
+        believed: Noise = {}
+        for key, wide in self.doubted.items():
+            reference, scale = self._probe(key).outputs[key[1]], self.scales[key]
+            error, cap = rmse(wide, reference, scale), self._noise_cap(reference)
+            told = noise.get(key, 0.0)
+            if witness is not None and self._distance(key, witness) <= error:
+                told = max(told, error)
+            if error <= NOISE_PER_ELEMENT * min(told, cap):
+                believed[key] = max(told, error)
+        probes = tuple(replace(probe, float64=self._forms(probe, believed)) for probe in self.probes)
+        doubted = {key: wide for key, wide in self.doubted.items() if key not in believed}
+        return replace(self, probes=probes, doubted=doubted), {**noise, **believed}
+
+    def _distance(self, key: tuple[str, str], session: Session) -> float:
+        """How far a session's answer lies from a doubted form, relative to scale; infinite if it has none."""
+        output, wide = key[1], self.doubted[key]
+        try:
+            answer = session.run(self._probe(key).inputs, [output])[output]
+        except ModelRunError:
+            return math.inf
+        return rmse(wide, answer, self.scales[key]) if answer.shape == wide.shape else math.inf
+
+    def _forms(self, probe: Probe, believed: Noise) -> dict[str, Array] | None:
+        more = {output: self.doubted[case, output] for case, output in believed if case == probe.case}
+        return {**(probe.float64 or {}), **more} or None
+
+    def _probe(self, key: tuple[str, str]) -> Probe:
+        return next(probe for probe in self.probes if probe.case == key[0])
+
+    def _noise_cap(self, reference: Array) -> float:
+        return _noise_cap(reference, self.weights, self.tolerance)
 
     @property
     def base(self) -> Probe:
@@ -165,34 +224,34 @@ def _check_base(bundle: Bundle, probes: Sequence[Probe]) -> None:
         )
 
 
-def _believe_float64(
+def _part_float64(
     probes: Sequence[Probe],
     weights: DType | None,
     config: ToleranceConfig,
     scales: Mapping[tuple[str, str], Array],
-) -> tuple[tuple[Probe, ...], tuple[str, ...]]:
-    """Leave out float64 forms that lie further from the source's own answer than rounding can bring them.
+) -> tuple[tuple[Probe, ...], dict[tuple[str, str], Array]]:
+    """Part the float64 forms that lie further from the source's own answer than rounding can bring them.
 
-    Such a form is of another computation, or of a model so ill-conditioned that it arbitrates nothing. It must
-    neither excuse a wrong candidate nor condemn a right one; the source's own answer then stands alone.
+    Such a form is of another computation, or of an ill-conditioned model. It must neither excuse a wrong candidate
+    nor condemn a right one; the source's own answer then stands alone.
     """
 
     def believed(probe: Probe, name: str, wide: Array) -> bool:
         reference = probe.outputs[name]
-        rung = rung_of(DType.from_numpy(reference.dtype), weights, optimized=False)
-        return rmse(wide, reference, scales[probe.case, name]) <= config.table[rung].noise_cap
+        return rmse(wide, reference, scales[probe.case, name]) <= _noise_cap(reference, weights, config)
 
     kept: list[Probe] = []
-    dropped: set[str] = set()
+    doubted: dict[tuple[str, str], Array] = {}
     for probe in probes:
-        good = {name: wide for name, wide in (probe.float64 or {}).items() if believed(probe, name, wide)}
-        dropped |= (probe.float64 or {}).keys() - good.keys()
+        forms = probe.float64 or {}
+        good = {name: wide for name, wide in forms.items() if believed(probe, name, wide)}
+        doubted |= {(probe.case, name): wide for name, wide in forms.items() if name not in good}
         kept.append(replace(probe, float64=good or None))
-    notes = tuple(
-        f"the float64 form of output {name!r} lies further from the source than rounding explains; it was not used"
-        for name in sorted(dropped)
-    )
-    return tuple(kept), notes
+    return tuple(kept), doubted
+
+
+def _noise_cap(reference: Array, weights: DType | None, config: ToleranceConfig) -> float:
+    return config.table[rung_of(DType.from_numpy(reference.dtype), weights, optimized=False)].noise_cap
 
 
 def _scales(signature: Signature, probes: Sequence[Probe]) -> dict[tuple[str, str], Array]:

@@ -6,12 +6,13 @@ which shows what the runtime's optimiser did. Both must agree with the source.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import ModelInvalid
 from paritygate.converter.parity.noise import measure_noise
+from paritygate.converter.parity.nudging import nudge_weights
 from paritygate.converter.parity.replay import BASE, Replay, runtime_info
 from paritygate.converter.parity.report import (
     Certificate,
@@ -54,8 +55,9 @@ def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None)
         served = open_session(model, external_data=weights)
     except ModelInvalid as error:
         return _unloadable(bundle, replay, str(error), version)
+    noise = measure_noise(replay.probes, plain, replay.scales, _with_moved_weights(model, weights))
     del model, weights
-    noise = measure_noise(replay.probes, plain, replay.scales)
+    replay, noise = replay.with_noise(noise, plain)
     tested = self_test(
         replay.base.outputs, replay.contexts(replay.base, noise), replay.tolerance, replay.weights
     )
@@ -66,6 +68,15 @@ def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None)
         for figure in replay.figures(probe, session, noise)
     ]
     return _certify(bundle, replay, served, tested, figures)
+
+
+def _with_moved_weights(model: bytes, external_data: Mapping[str, bytes]) -> Session | None:
+    moved = nudge_weights(model, external_data)
+    return (
+        None
+        if moved is None
+        else open_session(moved[0], external_data=moved[1], optimize=False, intra_op_threads=1)
+    )
 
 
 def _certify(

@@ -11,6 +11,7 @@ import pytest
 from paritygate.converter.errors import ParityError
 from paritygate.converter.parity.compare import Context, compare_outputs
 from paritygate.converter.parity.report import Figure
+from paritygate.converter.parity.tolerance import ToleranceConfig
 from paritygate.converter.types import Array, DType
 
 
@@ -180,6 +181,22 @@ def test_noise_widens_the_bound_but_only_up_to_its_cap() -> None:
     context = {"y": Context(np.ones(()), noise=1e9)}
     assert compared(ONES, moved(ONES, 1.0003), contexts=context).verdict == "pass"
     assert compared(ONES, moved(ONES, 1.01), contexts=context).verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("off", "wide_off", "verdict"),
+    [(5e-4, 5e-4, "pass"), (5e-4, 0.0, "fail"), (5e-3, 5e-3, "fail")],
+    ids=["agrees_with_float64", "agrees_with_neither", "too_far_from_the_source"],
+)
+def test_an_element_may_agree_with_the_float64_form_instead(
+    off: float, wide_off: float, verdict: str
+) -> None:
+    reference = np.ones((2, 1000), np.float32)
+    wide = moved(reference.astype(np.float64), 1.0 + wide_off)
+    context = Context(np.ones(()), noise=1e-6, float64=wide)
+    loose = ToleranceConfig().changed("float32", noise_factor=1e9)  # the elements alone are asked here
+    figure = compared(reference, moved(reference, 1.0 + off), contexts={"y": context}, tolerance=loose)
+    assert figure.verdict == verdict
 
 
 def test_half_precision_has_a_budget_of_few_elements_and_never_far_off() -> None:
