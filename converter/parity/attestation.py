@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import ParityError
-from paritygate.converter.parity.noise import Noise
+from paritygate.converter.parity.noise import Noise, Rounding
 from paritygate.converter.parity.replay import Replay, runtime_info
 from paritygate.converter.parity.report import Attestation, Certificate
 from paritygate.converter.runtime.onnxruntime import Session
@@ -50,7 +52,7 @@ def attest(bundle: Bundle, certificate: Certificate, session: Session) -> Attest
 def _proven_noise(certificate: Certificate) -> Noise:
     """What the validator measured with graph optimisations off; both of its sessions were held to it."""
     return {
-        (figure.case, figure.output): figure.noise
+        (figure.case, figure.output): Rounding(figure.noise, np.asarray(figure.peak_noise or 0.0))
         for figure in certificate.figures
         if figure.noise is not None and not figure.optimized
     }

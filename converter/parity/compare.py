@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from paritygate.converter.parity.report import Figure, Worst
 from paritygate.converter.parity.tolerance import (
     EXACT,
     NOISE_PER_ELEMENT,
+    PEAKS_PER_ELEMENT,
     Tolerance,
     ToleranceConfig,
     rung_of,
@@ -30,11 +31,13 @@ class Context:
     Attributes:
         scale: Size of each channel, broadcasting against the output (`metrics.channel_scale`).
         noise: Root mean square of the model's own rounding noise, relative to scale; None if it was not measured.
+        peaks: Largest move of each channel by rounding, relative to scale; broadcasts against the output.
         float64: The source's output in float64, or None.
     """
 
     scale: Array
     noise: float | None = None
+    peaks: Array = field(default_factory=lambda: np.zeros(()))
     float64: Array | None = None
 
 
@@ -188,6 +191,7 @@ class _Comparison:
             scaled_error=scaled_error,
             rmse=metrics.rmse(reference, candidate),
             noise=context.noise,
+            peak_noise=None if context.noise is None else float(context.peaks.max(initial=0.0)),
             noise_error=noise_error,
             specials=specials,
             worst=_worst(reference, candidate, scaled),
@@ -256,7 +260,10 @@ def _scaled(reference: Array, candidate: Array, context: Context, tolerance: Tol
 
 def _in_bounds(reference: Array, distance: Array, context: Context, tolerance: Tolerance) -> metrics.Float64:
     size = np.abs(metrics.to_float64(reference))
-    noise = NOISE_PER_ELEMENT * min(context.noise or 0.0, tolerance.noise_cap)
+    noise = np.minimum(
+        np.maximum(NOISE_PER_ELEMENT * (context.noise or 0.0), PEAKS_PER_ELEMENT * context.peaks),
+        NOISE_PER_ELEMENT * tolerance.noise_cap,
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         bound = (tolerance.atol + noise) * context.scale + tolerance.rtol * np.where(
             np.isfinite(size), size, 0.0

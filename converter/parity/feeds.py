@@ -35,6 +35,9 @@ _FLOAT_ONLY = ("negative", "small", "large")
 
 _TEXTS = ("", "a", "b", "parity gate", "Grüße", "日本語")
 
+EXTREMES = "extreme:"
+"""What the names of cases with extreme inputs begin with."""
+
 EDGES = "edges"
 """First word of the names of cases that lie exactly at the decisions of a model, where the source knows them."""
 
@@ -89,8 +92,8 @@ def plan_cases(
         if size != base[dim]
     ]
     planned += [(_joint_name(dims), dims, "random") for dims in _joint(dynamic)]
-    planned += [(f"extreme:{recipe}", base, recipe) for recipe in _extremes(signature)]
-    planned += [("extreme:wide", base, "wide")] if wide else []
+    planned += [(f"{EXTREMES}{recipe}", base, recipe) for recipe in _extremes(signature)]
+    planned += [(f"{EXTREMES}wide", base, "wide")] if wide else []
     return [Case(name, dims, recipe, seed + index) for index, (name, dims, recipe) in enumerate(planned)]
 
 

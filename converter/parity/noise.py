@@ -9,19 +9,38 @@ is close to nothing, so the inputs alone are moved, and both together several ti
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
+
+import numpy as np
 
 from paritygate.converter.bundle import Probe
 from paritygate.converter.errors import ModelRunError
-from paritygate.converter.parity.feeds import EDGES
-from paritygate.converter.parity.metrics import rmse
+from paritygate.converter.parity.feeds import EDGES, EXTREMES
+from paritygate.converter.parity.metrics import float_distance, rmse
 from paritygate.converter.parity.nudging import nudge
 from paritygate.converter.runtime.onnxruntime import Session
 from paritygate.converter.types import Array, DType, Feeds
 
-Noise: TypeAlias = "dict[tuple[str, str], float]"
+
+@dataclass(frozen=True)
+class Rounding:
+    """How far rounding carries one output of one case, relative to its scale.
+
+    Attributes:
+        rms: Root mean square over all elements.
+        peaks: Largest move of any element of each channel; broadcasts against the output. A channel close to
+            nothing moves by far more of its own size than the whole output does.
+    """
+
+    rms: float
+    peaks: Array
+
+
+Noise: TypeAlias = "dict[tuple[str, str], Rounding]"
 """By case and output."""
 
 MOVES = 3
@@ -38,7 +57,8 @@ def measure_noise(
 
     A case's noise is at least the median over all cases: a case that rounds by luck to the exact value, or whose
     inputs are all zero, says nothing about how the model rounds. The median and not the mean, since one input that
-    happens to lie on a branch of the model moves by more than rounding.
+    happens to lie on a branch of the model moves by more than rounding. A channel's peak is taken over all
+    ordinary cases and the case's own, as a case may have few elements a channel.
 
     Args:
         probes: The sealed cases.
@@ -59,18 +79,46 @@ def measure_noise(
         known = [_with_median(part, key) for part in (source, conditioning)]
         largest = max((value for value in known if value is not None), default=0.0)
         if largest > 0.0:
-            noise[key] = largest
+            noise[key] = Rounding(largest, _peaks_for(key, (source, conditioning)))
     return noise
 
 
+def _peaks_for(key: tuple[str, str], parts: Sequence[Noise]) -> Array:
+    case, output = key
+    return functools.reduce(
+        np.maximum,
+        (
+            rounding.peaks
+            for part in parts
+            for (other, name), rounding in part.items()
+            if name == output and (other == case or not other.startswith(EXTREMES))
+        ),
+        np.zeros(()),
+    )
+
+
 def _source(probe: Probe, scales: Mapping[tuple[str, str], Array]) -> Noise:
-    if probe.float64 is None:
-        return {}
     return {
-        (probe.case, name): rmse(wide, probe.outputs[name], scales[probe.case, name])
-        for name, wide in probe.float64.items()
+        (probe.case, name): _rounding(probe.outputs[name], [wide], scales[probe.case, name])
+        for name, wide in (probe.float64 or {}).items()
         if wide.size
     }
+
+
+def _rounding(still: Array, answers: Sequence[Array], scale: Array) -> Rounding:
+    peaks = [_peaks(still, answer, scale) for answer in answers]
+    return Rounding(
+        max(rmse(still, answer, scale) for answer in answers), functools.reduce(np.maximum, peaks)
+    )
+
+
+def _peaks(still: Array, answer: Array, scale: Array) -> Array:
+    """The largest move in each channel; a channel is what has a scale of its own."""
+    ratio = np.nan_to_num(float_distance(still, answer) / scale, nan=0.0, posinf=0.0)
+    if scale.ndim != ratio.ndim:
+        return np.asarray(ratio.max())
+    others = tuple(axis for axis, size in enumerate(scale.shape) if size == 1)
+    return np.asarray(ratio.max(axis=others, keepdims=True))
 
 
 def _conditioning(
@@ -84,8 +132,8 @@ def _conditioning(
     except ModelRunError:
         return {}  # the comparison of this case says so; there is no noise to tell
     return {
-        (probe.case, name): max(
-            rmse(still[name], answer[name], scales[probe.case, name]) for answer in answers
+        (probe.case, name): _rounding(
+            still[name], [answer[name] for answer in answers], scales[probe.case, name]
         )
         for name in probe.outputs
         if answers
@@ -111,7 +159,8 @@ def _comparable(still: Array, moved: Array, probe: Probe, name: str) -> bool:
 
 
 def _with_median(part: Noise, key: tuple[str, str]) -> float | None:
-    same_output = [value for (_, output), value in part.items() if output == key[1]]
+    same_output = [rounding.rms for (_, output), rounding in part.items() if output == key[1]]
     if not same_output:
         return None
-    return max(part.get(key, 0.0), statistics.median(same_output))
+    own = part[key].rms if key in part else 0.0
+    return max(own, statistics.median(same_output))

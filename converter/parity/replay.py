@@ -15,9 +15,10 @@ from paritygate.converter.errors import ModelRunError, ParityError
 from paritygate.converter.graph.inspect import parse_model
 from paritygate.converter.graph.precision import working_precision
 from paritygate.converter.parity.compare import Context, compare_outputs
+from paritygate.converter.parity.feeds import EXTREMES
 from paritygate.converter.parity.likeness import LIKE_EXAMPLE
 from paritygate.converter.parity.metrics import channel_scale, rmse
-from paritygate.converter.parity.noise import Noise
+from paritygate.converter.parity.noise import Noise, Rounding
 from paritygate.converter.parity.report import Figure, RuntimeInfo
 from paritygate.converter.parity.tolerance import NOISE_PER_ELEMENT, ToleranceConfig, rung_of
 from paritygate.converter.runtime.onnxruntime import Session
@@ -93,11 +94,12 @@ class Replay:
         for key, wide in self.doubted.items():
             reference, scale = self._probe(key).outputs[key[1]], self.scales[key]
             error, cap = rmse(wide, reference, scale), self._noise_cap(reference)
-            told = noise.get(key, 0.0)
+            told = noise[key].rms if key in noise else 0.0
             if witness is not None and self._distance(key, witness) <= error:
                 told = max(told, error)
             if error <= NOISE_PER_ELEMENT * min(told, cap):
-                believed[key] = max(told, error)
+                peaks = noise[key].peaks if key in noise else np.zeros(())
+                believed[key] = Rounding(max(told, error), peaks)
         probes = tuple(replace(probe, float64=self._forms(probe, believed)) for probe in self.probes)
         doubted = {key: wide for key, wide in self.doubted.items() if key not in believed}
         return replace(self, probes=probes, doubted=doubted), {**noise, **believed}
@@ -132,7 +134,8 @@ class Replay:
         return {
             name: Context(
                 scale=self.scales.get((probe.case, name), np.ones(())),
-                noise=noise.get((probe.case, name)),
+                noise=None if (probe.case, name) not in noise else noise[probe.case, name].rms,
+                peaks=np.zeros(()) if (probe.case, name) not in noise else noise[probe.case, name].peaks,
                 float64=wide.get(name),
             )
             for name in probe.outputs
@@ -266,7 +269,7 @@ def _scales(signature: Signature, probes: Sequence[Probe]) -> dict[tuple[str, st
         if not spec.dtype.is_floating:
             continue
         axis = _channel_axis(spec)
-        ordinary = [probe for probe in probes if not probe.case.startswith("extreme:")]
+        ordinary = [probe for probe in probes if not probe.case.startswith(EXTREMES)]
         scale = {
             like: channel_scale([p.outputs[spec.name] for p in ordinary if _is_like(p) is like], axis)
             for like in {_is_like(p) for p in ordinary}

@@ -59,6 +59,7 @@ class Figure:
         scaled_error: Largest difference as a multiple of what is allowed.
         rmse: Root mean square difference; None unless floats were compared.
         noise: The model's own rounding noise, relative to the output's scale; None if not measured.
+        peak_noise: The most that rounding moves one element, relative to its scale; None if not measured.
         noise_error: The root mean square error as a multiple of what noise explains; None if not measured.
         specials: Counts of NaN and infinities; None unless floats were compared.
         worst: The element that is furthest off; None if there is none.
@@ -79,6 +80,7 @@ class Figure:
     scaled_error: float
     rmse: float | None = None
     noise: float | None = None
+    peak_noise: float | None = None
     noise_error: float | None = None
     specials: Specials | None = None
     worst: Worst | None = None
@@ -397,7 +399,7 @@ class Attestation:
         )
 
 
-_NUMBERS = {"max_abs_diff", "max_rel_diff", "scaled_error", "rmse", "noise", "noise_error"}
+_NUMBERS = {"max_abs_diff", "max_rel_diff", "scaled_error", "rmse", "noise", "peak_noise", "noise_error"}
 _SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

@@ -2,9 +2,10 @@
 
 Two keys must both turn (docs/parity.md). The *table key* bounds every single element,
 
-    |candidate - source| <= atol * scale + rtol * |source| + 8 * noise * scale
+    |candidate - source| <= atol * scale + rtol * |source| + max(8 * noise, 4 * peak) * scale
 
-with the scale of its channel (`metrics.channel_scale`). The *noise key* bounds the root mean square,
+with the scale of its channel (`metrics.channel_scale`) and the largest move by rounding in it. The *noise key*
+bounds the root mean square,
 
     rmse((candidate - float64 source) / scale) <= noise_factor * noise + noise_floor
 
@@ -27,6 +28,10 @@ from paritygate.converter.types import DType
 NOISE_PER_ELEMENT = 8.0
 """How many times the noise a single element may lie off. Source and candidate both carry it, so their difference
 has sqrt(2) times it as standard deviation; 8 is 5.6 sigma, which a million elements of rounding do not reach."""
+
+PEAKS_PER_ELEMENT = 4.0
+"""How many times the largest move seen in its channel a single element may lie off. A peak of a few draws is two
+to three sigma, so this is the same for channels whose rounding is not that of the whole output."""
 
 
 @dataclass(frozen=True)
