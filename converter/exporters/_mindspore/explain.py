@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,15 +54,51 @@ def not_compiled(error: Exception) -> ExportError:
     )
 
 
-def unsupported(node: Node, reason: str, place: str = "") -> UnsupportedOperator:
-    """The error for a primitive without an ONNX form."""
+def unsupported(node: Node, reason: str, cell: Any = None) -> UnsupportedOperator:
+    """The error for a primitive without an ONNX form.
+
+    Args:
+        node: What has none.
+        reason: Why, to follow the operator's name.
+        cell: The user's cell, where there is one: MindIR carries no lines, so its class tells the place.
+    """
     scope = Scope.parse(node.scope)
-    where = f"{scope}{place}"
+    place = "" if cell is None else source_place(cell, scope.path, node.called)
     return UnsupportedOperator(
-        f"the operator {node.called}, used in {where}, {reason}. Replace it, or compute it outside the model.",
+        f"the operator {node.called}, used in {scope}{place}, {reason}. Replace it, or compute it outside the "
+        f"model.",
         operator=node.called,
         module=scope.path or None,
     )
+
+
+def source_place(cell: Any, path: str, operator: str) -> str:
+    """`, net.py:12` of the call in the user's own code, or of the `construct` around it; else an empty text.
+
+    Args:
+        cell: The user's cell.
+        path: The place of the part that uses the operator, names joined by dots.
+        operator: Its name, which a call of it often has too.
+    """
+    parts, around = dict(cell.cells_and_names()), path
+    while around and (around not in parts or _is_library(parts[around])):
+        around = around.rpartition(".")[0]
+    owner = parts.get(around, cell)
+    if _is_library(owner):
+        return ""
+    construct = type(owner).construct
+    try:
+        lines, first = inspect.getsourcelines(construct)
+        file = Path(inspect.getsourcefile(construct) or "").name
+    except (OSError, TypeError):
+        return ""
+    called = re.compile(rf"\b{re.escape(operator)}\(", re.IGNORECASE)
+    found = [number for number, line in enumerate(lines, first) if called.search(line)]
+    return f", {file}:{found[0] if len(found) == 1 else first}"
+
+
+def _is_library(cell: Any) -> bool:
+    return type(cell).__module__.partition(".")[0] == "mindspore"
 
 
 def refuse_state(program: Program, stateful: set[str]) -> None:

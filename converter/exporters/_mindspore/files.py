@@ -1,8 +1,9 @@
 """MindIR files: looked through as data before MindSpore opens them.
 
-MindSpore's loader follows the places that a file names for its weights, and some primitives run Python text or
-load a shared library. So a file is opened only if every primitive in it is one that we translate, and all its
-weights lie beside it.
+MindSpore's loader follows the places that a file names for its weights, allocates what sizes a file claims, and
+runs `Custom` out of any shared library that a file names (tests/converter/exporters/test_mindspore.py lets it);
+older releases also run Python text. So a file is opened only if every primitive in it is one that we translate,
+all its weights lie beside it, and they are as large as they say.
 """
 
 from __future__ import annotations
@@ -15,20 +16,28 @@ from paritygate.converter.checkpoints.files import file_sha256
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError, SourceError, UnsafeSource, UnsupportedOperator
 from paritygate.converter.exporters._mindspore import calls, explain
-from paritygate.converter.exporters._mindspore.mindir import Program, own_name, program_of
+from paritygate.converter.exporters._mindspore.mindir import Program, check_size, own_name, program_of
 from paritygate.converter.exporters._mindspore.model import CellModel
 from paritygate.converter.exporters._mindspore.operators import OPERATORS
 from paritygate.converter.exporters._mindspore.translate import STRUCTURE
-from paritygate.converter.exporters._mindspore.values import Abstract
+from paritygate.converter.exporters._mindspore.values import Abstract, UnknownType, dtype_of_tensor
 from paritygate.converter.exporters.base import ConversionRequest, DimCannotVary, SourceInput, Weights
 from paritygate.converter.exporters.binding import declared_inputs
 from paritygate.converter.types import DType
 
-_RUNS_CODE = {
-    "PyExecute", "PyInterpret", "PyFunc", "Custom", "CustomAdd", "raise", "Raise", "DoLoadLibrary", "resolve",
-    "getattr", "Print", "TensorDump", "Load_", "HookBackward", "CellBackwardHook", "InsertGradientOf",
-}  # fmt: skip
-"""Primitives that run text of the file, load a library, or write files."""
+RUNS_CODE = frozenset({
+    "Custom", "CustomExt", "PyExecute", "PyInterpret", "PyFunc", "resolve", "getattr", "setattr", "raise",
+    "HookBackward", "CellBackwardHook", "InsertGradientOf", "Print", "TensorDump", "DumpGradient",
+    "ScalarSummary", "TensorSummary", "ImageSummary", "HistogramSummary",
+})  # fmt: skip
+"""Primitives that load a library, run Python, or write files or text.
+
+This chooses the words alone: what is opened is decided by the table of what we translate, and none of these is in
+it but `raise`, which a loaded file may not have either.
+"""
+
+_NAMES_CODE = {"CLASS_TYPE", "NAME_SPACE", "SYMBOL"}
+"""Kinds of values that name a class or module of Python; no program of tensors has them."""
 
 
 class FileModel(CellModel):
@@ -124,9 +133,32 @@ def _refuse_reach(message: Any, path: Path) -> None:
         )
     if any(graph.map_parameter for graph in (message.graph, *message.functions)):
         raise SourceError(f"{path} holds a hash table (MapParameter), which no ONNX model has.")
-    for tensor in _tensors(message):
-        if tensor.HasField("external_data"):
-            _check_place(tensor, path)
+    for part in _parts(message):
+        if part.DESCRIPTOR.name == "TensorProto" and part.HasField("external_data"):
+            _check_place(part, path)
+        if part.DESCRIPTOR.name == "AttributeProto" and part.AttributeType.Name(part.type) in _NAMES_CODE:
+            raise UnsafeSource(
+                f"{path} holds {part.name!r}, which names Python code; it is not opened, with --trust neither. "
+                f"Export the cell anew, with tensors and numbers alone."
+            )
+    for tensor in message.graph.parameter:
+        _check_weight(tensor, path)
+
+
+def _check_weight(tensor: Any, path: Path) -> None:
+    """Refuse a weight that is not as large as it says: MindSpore would allocate what it says."""
+    held = tensor.external_data.length if tensor.HasField("external_data") else len(tensor.raw_data)
+    try:
+        dtype = dtype_of_tensor(tensor.data_type)
+    except UnknownType as error:
+        raise SourceError(
+            f"weight {own_name(tensor.name)!r} of {path} has the element {error}, which is not known."
+        ) from error
+    if tensor.compression_type:
+        raise SourceError(
+            f"weight {own_name(tensor.name)!r} of {path} is compressed; export it uncompressed."
+        )
+    check_size(tensor, held, dtype)
 
 
 def _check_place(tensor: Any, path: Path) -> None:
@@ -149,19 +181,18 @@ def _check_place(tensor: Any, path: Path) -> None:
         )
 
 
-def _tensors(message: Any) -> Iterator[Any]:
-    """Every tensor of a message, those inside of attributes too."""
+def _parts(message: Any) -> Iterator[Any]:
+    """Every message inside of one, at any depth."""
     pending = [message]
     while pending:
         current = pending.pop()
+        yield current
         for kind, value in current.ListFields():
-            if kind.message_type is None:
-                continue
-            several = [value] if hasattr(value, "ListFields") else value
-            parts = [each for each in several if hasattr(each, "ListFields")]  # not the texts of a map
-            if kind.message_type.name == "TensorProto":
-                yield from parts
-            pending.extend(parts)
+            if kind.message_type is not None:
+                several = [value] if hasattr(value, "ListFields") else value
+                pending.extend(
+                    each for each in several if hasattr(each, "ListFields")
+                )  # not the texts of a map
 
 
 def _refuse_primitives(message: Any, program: Program, path: Path) -> None:
@@ -172,7 +203,7 @@ def _refuse_primitives(message: Any, program: Program, path: Path) -> None:
         UnsupportedOperator: If it merely has no form.
     """
     named = {primitive.op_type for primitive in message.primitives} | program.primitives()
-    unsafe = sorted(named & _RUNS_CODE)
+    unsafe = sorted(named & RUNS_CODE)
     if unsafe:
         raise UnsafeSource(
             f"{path} uses {', '.join(unsafe)}, which runs code or writes files; it is not opened, with --trust "

@@ -85,12 +85,43 @@ def program_of(model: Any) -> Program:
     """Read a MindIR message.
 
     Raises:
-        SourceError: If it holds what no program of MindSpore has.
+        SourceError: If it holds what no program of MindSpore has, such as a value that hangs on itself.
     """
     primitives = {p.name: (p.op_type, _attributes(p.attribute)) for p in model.primitives}
     functions = {graph.name: _graph(graph, primitives) for graph in model.functions}
     parameters = {p.name: own_name(p.name) for p in model.graph.parameter}
-    return Program(_graph(model.graph, primitives), functions, parameters)
+    program = Program(_graph(model.graph, primitives), functions, parameters)
+    _refuse_circles(program)
+    return program
+
+
+def _refuse_circles(program: Program) -> None:
+    """Refuse values that hang on themselves: a walk over them would never end.
+
+    Raises:
+        SourceError: Naming one.
+    """
+    nodes: dict[str, Node] = {}
+    for graph in program.graphs():
+        twice = nodes.keys() & graph.nodes.keys()
+        if twice:
+            raise SourceError(f"the MindIR program gives {min(twice)!r} in two graphs; the file is damaged.")
+        nodes |= graph.nodes
+    waiting = {name: {each for each in node.inputs if each in nodes} for name, node in nodes.items()}
+    users: dict[str, list[str]] = {}
+    for name, inputs in waiting.items():
+        for each in inputs:
+            users.setdefault(each, []).append(name)
+    ready = [name for name, inputs in waiting.items() if not inputs]
+    while ready:
+        done = ready.pop()
+        del waiting[done]
+        for user in users.get(done, ()):
+            waiting[user].discard(done)
+            if not waiting[user]:
+                ready.append(user)
+    if waiting:
+        raise SourceError(f"the MindIR value {min(waiting)!r} hangs on itself; the file is damaged.")
 
 
 def own_name(parameter: str) -> str:
@@ -106,11 +137,17 @@ def _graph(graph: Any, primitives: Mapping[str, tuple[str, Mapping[str, Any]]]) 
             raise SourceError(
                 f"a node of the MindIR graph {graph.name!r} has {len(node.output)} outputs, not one."
             )
+        if node.output[0] in nodes:
+            raise SourceError(
+                f"the MindIR graph {graph.name!r} gives {node.output[0]!r} twice; the file is damaged."
+            )
         if node.op_type == "Constant":
             constants[node.output[0]] = _constant(node)
         else:
             nodes[node.output[0]] = _node(node, primitives)
     inputs = tuple((value.name, _abstract_of_value(value)) for value in graph.input)
+    if not graph.output:
+        raise SourceError(f"the MindIR graph {graph.name!r} gives nothing; the file is damaged.")
     return Graph(graph.name, inputs, tuple(value.name for value in graph.output), nodes, constants)
 
 
@@ -178,13 +215,27 @@ def array_of_tensor(tensor: Any) -> np.ndarray[Any, Any]:
         raise SourceError(
             f"the MindIR tensor {tensor.name!r} has the element {error}, which is not known."
         ) from error
-    count = int(np.prod(tensor.dims, dtype=object)) if tensor.dims else 1
-    if len(tensor.raw_data) != count * dtype.itemsize:
-        raise SourceError(
-            f"the MindIR tensor {tensor.name!r} holds {len(tensor.raw_data)} bytes, but its sizes "
-            f"{list(tensor.dims)} of {dtype} need {count * dtype.itemsize}; the file is damaged."
-        )
+    check_size(tensor, len(tensor.raw_data), dtype)
     return np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
+
+
+def check_size(tensor: Any, held: int, dtype: np.dtype[Any]) -> None:
+    """Refuse a tensor whose data are not as many as its sizes say.
+
+    Args:
+        tensor: The message.
+        held: How many bytes there are.
+        dtype: The element type that it names.
+
+    Raises:
+        SourceError: Naming it.
+    """
+    count = int(np.prod(tensor.dims, dtype=object)) if tensor.dims else 1
+    if held != count * dtype.itemsize or any(size < 0 for size in tensor.dims):
+        raise SourceError(
+            f"the MindIR tensor {tensor.name!r} holds {held} bytes, but its sizes {list(tensor.dims)} of {dtype} "
+            f"need {count * dtype.itemsize}; the file is damaged."
+        )
 
 
 def _abstract_of_value(value: Any) -> Any:

@@ -12,7 +12,7 @@ from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._mindspore import calls, capture, cells, explain
 from paritygate.converter.exporters._mindspore.embeddings import row_ranges
 from paritygate.converter.exporters._mindspore.graph import build_model, save_model
-from paritygate.converter.exporters._mindspore.mindir import Program, program_of
+from paritygate.converter.exporters._mindspore.mindir import Node, Program, program_of
 from paritygate.converter.exporters._mindspore.values import Shape
 from paritygate.converter.exporters.base import (
     ConversionRequest,
@@ -151,13 +151,16 @@ class CellModel(SourceModel):
         outputs = [output.name for output in self._outputs]
         weights = _weights(self._cell, program)
         model, refusing = build_model(
-            program, request.inputs, outputs, weights, request.opset, explain.unsupported
+            program, request.inputs, outputs, weights, request.opset, self._unsupported
         )
         self.notes += [
             f"{place} raises an error for some inputs; the graph goes on as if it did not."
             for place in refusing
         ]
         save_model(model, request)
+
+    def _unsupported(self, node: Node, reason: str) -> ExportError:
+        return explain.unsupported(node, reason, self._cell)
 
     def program(self, shapes: Sequence[tuple[Any, Shape]]) -> Program:
         """The program for inputs of these types and sizes.

@@ -23,7 +23,7 @@ def _plain(op: str) -> Handler:
 
 for _primitive, _op in {
     "ReLU": "Relu", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "HSwish": "HardSwish", "Mish": "Mish", "MishExt": "Mish",
-    "Softsign": "Softsign", "SoftSign": "Softsign",
+    "Softsign": "Softsign",
 }.items():  # fmt: skip
     TABLE[_primitive] = _plain(_op)
 
@@ -66,7 +66,7 @@ def _selu(call: Call) -> Value:
     return call.give(call.op("Selu", call[0]))
 
 
-@TABLE.of("LeakyReLUExt", "LeakyReLU")
+@TABLE.of("LeakyReLUExt")
 def _leaky(call: Call) -> Value:
     return call.give(call.op("LeakyRelu", call[0], alpha=float(call.static(1, 0.01))))
 
@@ -128,7 +128,7 @@ def _softplus_ext(call: Call) -> Value:
     return call.give(call.op("Where", call.op("Greater", scaled, threshold), x, curve))
 
 
-@TABLE.of("LogSigmoid", "LogSigmoidExt")
+@TABLE.of("LogSigmoid")
 def _log_sigmoid(call: Call) -> Value:
     dtype = call.dtype(0)
     name = call.op("Neg", softplus(call, call.op("Neg", call[0]), dtype))

@@ -52,7 +52,7 @@ for _stem, _op in {
     "Greater": "Greater",
     "GreaterEqual": "GreaterOrEqual",
 }.items():
-    TABLE[_stem] = TABLE[f"{_stem}Scalar"] = _compare(_op)
+    TABLE[_stem] = _compare(_op)
 for _stem, _op in {
     "Lt": "Less",
     "Le": "LessOrEqual",
@@ -61,6 +61,7 @@ for _stem, _op in {
     "Eq": "Equal",
 }.items():
     TABLE[f"Scalar{_stem}"] = _compare(_op)
+TABLE["LessScalar"], TABLE["GreaterEqualScalar"] = TABLE["Less"], TABLE["GreaterEqual"]
 TABLE["Equal"] = TABLE["EqScalar"] = _compare("Equal")
 TABLE["NotEqual"] = TABLE["NeScalar"] = TABLE["ScalarNe"] = _compare("Equal", negated=True)
 
@@ -182,12 +183,12 @@ def _is(call: Call) -> Value:
 # --- what a model refuses -----------------------------------------------------------------------------------
 
 
-@TABLE.of("JoinedStr", "str_format", "str", "string_add", "StringAdd")
+@TABLE.of("JoinedStr")
 def _text(_call: Call) -> Value:
     """The text of an error, since no tensor is one."""
     return Known("")
 
 
-@TABLE.of("raise", "Raise")
+@TABLE.of("raise")
 def _raise(_call: Call) -> Value:
     raise Refusing

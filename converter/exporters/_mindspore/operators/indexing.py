@@ -110,7 +110,7 @@ def _narrow(call: Call) -> Value:
     return call.give(call.op("Slice", call[0], start, end, call.ints(int(call.static(1)))))
 
 
-@TABLE.of("SelectExtView", "SelectExt")
+@TABLE.of("SelectExtView")
 def _select(call: Call) -> Value:
     index = call.op("Reshape", call.like(2, _INT64), call.ints())
     return call.give(call.op("Gather", call[0], index, axis=int(call.static(1))))

@@ -57,7 +57,7 @@ def _count(call: Call) -> Value:
     return call.give(call.op("Size", call[0]))
 
 
-@TABLE.of("TupleGetItem", "ListGetItem", "RealTupleGetItem")
+@TABLE.of("TupleGetItem", "RealTupleGetItem")
 def _item(call: Call) -> Value:
     many, index = call.inputs[0], call.static(1)
     if not isinstance(many, Many):
@@ -146,7 +146,7 @@ def _transpose(call: Call) -> Value:
     return call.give(call.op("Transpose", call[0], perm=[axis % rank for axis in call.static(1)]))
 
 
-@TABLE.of("TransposeExtView", "TransposeExt")
+@TABLE.of("TransposeExtView")
 def _swap(call: Call) -> Value:
     order = list(range(call.rank(0)))
     first, second = call.static(1), call.static(2)

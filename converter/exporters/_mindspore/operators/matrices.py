@@ -31,7 +31,7 @@ def _plain_matmul(call: Call) -> Value:
     return call.give(call.op("MatMul", turned(call, 0, swap=False), turned(call, 1, swap=False)))
 
 
-@TABLE.of("Dense", "Linear")
+@TABLE.of("Dense")
 def _dense(call: Call) -> Value:
     rank = call.rank(1)
     product = call.op("MatMul", call.like(0, call.out.dtype), turned(call, 1, swap=rank > 1))

@@ -26,16 +26,9 @@ def _transform(*, corners: bool, centers: bool) -> str:
     return "half_pixel" if centers else "asymmetric"
 
 
-@TABLE.of("ResizeBilinearV2", "ResizeBilinear")
+@TABLE.of("ResizeBilinearV2")
 def _bilinear(call: Call) -> Value:
-    if call.primitive == "ResizeBilinear":
-        sizes = call.ints(*call.attributes["size"])
-        corners, centers = (
-            call.attributes.get("align_corners", False),
-            call.attributes.get("half_pixel_centers", False),
-        )
-    else:
-        sizes, corners, centers = call.vector(call.inputs[1]), call.static(2, False), call.static(3, False)
+    sizes, corners, centers = call.vector(call.inputs[1]), call.static(2, False), call.static(3, False)
     transform = _transform(corners=bool(corners), centers=bool(centers))
     return call.give(resized(call, sizes, mode="linear", coordinate_transformation_mode=transform))
 
