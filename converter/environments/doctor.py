@@ -193,10 +193,13 @@ def _faults(spec: EnvironmentSpec, environment: Environment) -> Iterator[str]:
 
 
 def _changed_files(distribution: importlib.metadata.Distribution) -> list[str]:
-    """Files that are gone or whose bytes are not those that the wheel's RECORD names."""
+    """Files that are gone or whose bytes are not those that the wheel's RECORD names.
+
+    Bytecode is left out: pip compiles anew what a wheel brings of it, and Python does whenever a source is newer.
+    """
     changed = []
     for file in distribution.files or ():
-        if file.hash is None:  # bytecode, and the record itself
+        if file.hash is None or file.suffix == ".pyc":  # None: the record itself
             continue
         path = Path(str(file.locate()))
         if not path.is_file() or _digest(path, file.hash.mode) != file.hash.value:

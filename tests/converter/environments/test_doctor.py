@@ -51,6 +51,15 @@ def _change_a_file(environment: Environment) -> None:
     (_site_packages(environment) / "tinyframework.py").write_text("changed = True\n")
 
 
+def _compile_anew(environment: Environment) -> None:
+    (info,) = _site_packages(environment).glob("tinyframework-*.dist-info")
+    compiled = Path("__pycache__") / "tinyframework.cpython-311.pyc"
+    (_site_packages(environment) / compiled).parent.mkdir(exist_ok=True)
+    (_site_packages(environment) / compiled).write_bytes(b"other bytecode")
+    with (info / "RECORD").open("a") as record:
+        record.write(f"{compiled},sha256=zd9yf0Ycn-ffRFlFlSAZzXZuBjj2t-2rX1pwgtsyCPk,14202\n")
+
+
 def _lose_a_package(environment: Environment) -> None:
     shutil.rmtree(_site_packages(environment) / "tinyframework-1.0.dist-info")
 
@@ -76,6 +85,12 @@ def _break_the_import(environment: Environment) -> None:
 
 def _die_in_a_build(environment: Environment) -> None:
     (environment.directory / MARKER_FILE).unlink()
+
+
+def test_bytecode_that_a_wheel_brought_may_be_compiled_anew(index: TinyIndex) -> None:
+    _compile_anew(sync(_NAME))
+    (finding,) = _of_environment()
+    assert finding.state == "ok", finding
 
 
 @pytest.mark.parametrize(
