@@ -14,6 +14,7 @@ from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec
 from paritygate.converter.errors import FrameworkMissing
 from paritygate.converter.exporters import exporter_for
+from paritygate.converter.exporters.ages import too_old
 from paritygate.converter.exporters.base import Exporter
 
 
@@ -82,13 +83,15 @@ def _environment_of(exporter: str) -> EnvironmentSpec | None:
 
 
 def _can_export_here(exporter: Exporter, spec: EnvironmentSpec, source: str) -> bool:
-    return not spec.always_isolated and not _missing(exporter, spec, source)
+    apart = spec.always_isolated or bool(_missing(exporter, spec, source))
+    return not apart and too_old(exporter.name) is None
 
 
 def _why_apart(exporter: Exporter, spec: EnvironmentSpec, source: str) -> str:
     if spec.always_isolated:
         return f"{spec.name} never shares a process with paritygate's own packages"
-    return f"{_missing(exporter, spec, source)[0]} is not installed here"
+    missing = _missing(exporter, spec, source)
+    return f"{missing[0]} is not installed here" if missing else str(too_old(exporter.name)).partition(":")[0]
 
 
 def _missing(exporter: Exporter, spec: EnvironmentSpec, source: str) -> list[str]:

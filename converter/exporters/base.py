@@ -48,13 +48,15 @@ from typing import Any, ClassVar
 from paritygate.converter._stages import stage
 from paritygate.converter.bundle import MODEL_FILE, Bundle, BundleDraft, write_bundle
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.errors import BundleError, ExportError
+from paritygate.converter.errors import BundleError, ExportError, SourceError
+from paritygate.converter.exporters.ages import too_old
 from paritygate.converter.exporters.binding import Binding, bind_inputs
 from paritygate.converter.exporters.probing import (
     Capture,
     NamedSource,
     capture,
     check_repeatable,
+    one_line,
     output_specs,
     sample_figures,
 )
@@ -202,9 +204,9 @@ class SourceModel(abc.ABC):
         """Smallest and largest safe value of integer inputs, by own name, where the model itself tells."""
         return {}
 
-    def known_texts(self) -> Mapping[str, Sequence[str]]:
-        """Texts that a string input may hold, by own name, where the model was fitted on a list of them."""
-        return {}
+    def acceptable(self, feeds: Feeds) -> Feeds:
+        """Random feeds, under own names, with known values where the model was fitted on a list of them."""
+        return feeds
 
     def edges(self) -> Mapping[str, Feeds]:
         """Samples at which the model itself branches, where it knows; they are asked beside the planned cases.
@@ -282,6 +284,17 @@ class Exporter(abc.ABC):
                 f"keep_saved_model keeps the SavedModel that is exported, and exporter {self.name!r} reads none. "
                 "Leave it out, or export a SavedModel."
             )
+        try:
+            return self._export(source, directory, config)
+        except (SourceError, BundleError):
+            raise
+        except Exception as error:
+            old = too_old(self.name)  # an old framework lacks what was added since, and fails in its own way
+            if old is None:
+                raise
+            raise ExportError(f"{old}. Here it failed: {one_line(error)}") from error
+
+    def _export(self, source: Any, directory: Path, config: ExportConfig) -> Bundle:
         with ExitStack() as opened:
             with stage("open"):
                 model = opened.enter_context(self.open_source(source, config))

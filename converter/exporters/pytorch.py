@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2")
 """Names that only PyTorch writes; they decide where the content tells nothing."""
-
-OLDEST_TORCH = (2, 9)
-"""The oldest release whose torch.onnx writes what is proved here."""
 
 
 class PyTorchExporter(Exporter):
@@ -81,27 +77,12 @@ class PyTorchExporter(Exporter):
 def _require_torch() -> None:
     for package in ("torch", "onnxscript"):
         try:
-            found = importlib.metadata.version(package)
+            importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError as error:
-            if package == "onnxscript":
-                _refuse_old(importlib.metadata.version("torch"))
             raise ExportError(
                 f"the PyTorch exporter needs {package}, which is not installed here; "
                 f"run: pip install 'paritygate[torch]'"
             ) from error
-        if package == "torch":
-            _refuse_old(found)
-
-
-def _refuse_old(version: str) -> None:
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST_TORCH:
-        oldest = ".".join(map(str, OLDEST_TORCH))
-        raise ExportError(
-            f"torch {version} is installed here, and the export needs {oldest} or newer; save a checkpoint "
-            f"(torch.save(model.state_dict(), 'model.pt')) and export it elsewhere: "
-            f"paritygate export model.pt --factory module:function."
-        )
 
 
 def _open(source: Any, config: ExportConfig) -> SourceModel:

@@ -404,17 +404,6 @@ def test_tensors_that_only_torch_can_build_are_read_by_its_own_reader(network: A
     opened_as(network, "weights.pt")
 
 
-def test_older_torch_is_told_to_write_a_checkpoint(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: "1.13.1+cu117" if name == "torch" else found(name)
-    )
-    said = r"torch 1\.13\.1\+cu117 is installed here, and the export needs 2\.9 or newer; save a checkpoint"
-    with pytest.raises(ExportError, match=said) as caught:
-        export_model(network, "bundle", name="net", inputs=np.ones((2, 4), np.float32))
-    assert "\n" not in str(caught.value)
-
-
 def test_checkpoint_of_old_torch_is_exported(network: Any) -> None:
     """Before torch 1.6 a file was a stream of pickles, which can still be written."""
     torch.save(network.state_dict(), "weights.pt", _use_new_zipfile_serialization=False)

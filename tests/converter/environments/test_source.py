@@ -13,6 +13,7 @@ from sklearn.tree import DecisionTreeClassifier
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments import Event, export_source
 from paritygate.converter.errors import EnvironmentFailure, SourceError, SourceNotFound, UnsafeSource
+from support.releases import old_release
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,24 @@ def test_a_framework_that_is_not_here_goes_to_its_environment(tmp_path: Path) ->
             on_event=lambda e: events.append(str(e)),
         )
     assert events[0] == "tensorflow is not installed here: exporting in its own environment"
+
+
+def test_a_framework_that_is_older_than_what_is_tested_leaves_the_export_to_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_release(monkeypatch, "scikit-learn", "1.1.3")
+    joblib.dump(DecisionTreeClassifier().fit(*load_iris(return_X_y=True)), "iris.joblib")
+    events: list[str] = []
+    with pytest.raises(EnvironmentFailure, match="Set PARITYGATE_ENV_DIR"):
+        export_source(
+            "iris.joblib",
+            tmp_path / "out",
+            ExportConfig(name="iris", trust=True),
+            on_event=lambda e: events.append(str(e)),
+        )
+    assert events[0] == (
+        "scikit-learn 1.1.3 is older than 1.6, the oldest that is tested: exporting in its own environment"
+    )
 
 
 @pytest.mark.parametrize(
