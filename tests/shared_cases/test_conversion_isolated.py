@@ -20,7 +20,7 @@ from support.environments import real_environment, run_in
 from support.shared import shared_dir
 
 _EXPORTER = {
-    "tensorflow": "keras",
+    "tensorflow": "tensorflow",
     "keras": "keras",
     "jax": "jax",
     "sklearn": "sklearn",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.errors import ExportError
+from paritygate.converter.errors import ExportError, SourceError
 from paritygate.converter.exporters._tensorflow.callables import open_callable
 from paritygate.converter.exporters._tensorflow.inputs import declared_shapes, own_example
 from paritygate.converter.exporters._tensorflow.model import TensorFlowModel
@@ -19,8 +19,8 @@ _EAGER = "tensorflow.python.eager.polymorphic_function"
 
 
 def is_module(source: Any) -> bool:
-    """Whether it is a `tf.Module` that can be called; imports nothing."""
-    return callable(source) and _is_kind(source, "Module", "tensorflow.python.module.module")
+    """Whether it is a `tf.Module`; imports nothing."""
+    return _is_kind(source, "Module", "tensorflow.python.module.module")
 
 
 def is_function(source: Any) -> bool:
@@ -38,7 +38,21 @@ def _is_kind(source: Any, name: str, module: str) -> bool:
 
 
 def open_module(module: Any, config: ExportConfig, weights: Weights) -> SourceModel:
-    """A `tf.Module`, by the signature of its `__call__` or by the user's example."""
+    """A `tf.Module`, by the signature of its `__call__` or by the user's example.
+
+    Raises:
+        SourceError: If it cannot be called.
+    """
+    if not callable(module):
+        own = [name for name, value in vars(type(module)).items() if is_function(value)]
+        raise SourceError(
+            f"a {type(module).__qualname__} cannot be called, so nothing says what to convert. Give it a __call__, "
+            + (
+                f"or pass one of its functions: {', '.join(own)}."
+                if own
+                else "or pass a tf.function that uses it."
+            )
+        )
     return _open(module, module, module.__call__, config, weights)
 
 

@@ -34,6 +34,9 @@ class Module(tf.Module):
         super().__init__()
         self.weight = tf.Variable(2.0)
 
+    def __call__(self, x):
+        return x * self.weight
+
 module = Module()
 print("module", find_hook(module).framework, find_hook(module).unwrap(module) is module)
 function = tf.function(lambda x: x * 2)
