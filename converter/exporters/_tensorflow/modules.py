@@ -44,14 +44,10 @@ def open_module(module: Any, config: ExportConfig, weights: Weights) -> SourceMo
         SourceError: If it cannot be called.
     """
     if not callable(module):
-        own = [name for name, value in vars(type(module)).items() if is_function(value)]
+        functions = [name for name, value in vars(type(module)).items() if is_function(value)]
         raise SourceError(
-            f"a {type(module).__qualname__} cannot be called, so nothing says what to convert. Give it a __call__, "
-            + (
-                f"or pass one of its functions: {', '.join(own)}."
-                if own
-                else "or pass a tf.function that uses it."
-            )
+            f"a {type(module).__qualname__} cannot be called, so nothing says what to convert. Give it a __call__, or "
+            f"pass {'one of its functions: ' + ', '.join(functions) if functions else 'a tf.function that uses it'}."
         )
     return _open(module, module, module.__call__, config, weights)
 
