@@ -94,6 +94,19 @@ def test_every_published_version_is_ready_and_the_repository_unchanged(
     assert fingerprint(tmp_path / "repository") == before
 
 
+def test_what_travels_with_a_model_does_not_hinder_triton(tmp_path: Path) -> None:
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text("{}")
+    served = proven_bundle(
+        tmp_path / "bundle", assets={"tokenizer.json": tokenizer, "labels/model.onnx": tokenizer}
+    )
+    publish_bundle(served.path, tmp_path / "repository")
+    with running_triton(tmp_path / "repository", tmp_path / "triton") as server:
+        assert server.ready("linear") == [1]
+        figures = compare(server, served, 1)
+    assert {figure.verdict for figure in figures} == {"pass"}
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_every_version_answers_within_its_certificate(
     version: int, triton: Triton, both: tuple[Bundle, Bundle]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,7 @@ def linear_bundle(
     num_probes: int | None = None,
     graph_output_shape: Sequence[Dim] | None = None,
     spoil: float = 0.0,
+    assets: Mapping[str, Path] | None = None,
 ) -> Bundle:
     """An unproven bundle of `y = x @ w`, x float32[batch, 4], with weights drawn from a seed.
 
@@ -51,6 +52,7 @@ def linear_bundle(
         num_probes: How many of the planned probes to seal; all by default.
         graph_output_shape: What the graph declares of y where that is not the signature's shape.
         spoil: Added to one weight in the ONNX file, but not in the source: over 0 it computes something else.
+        assets: Files that travel with the model, by their name below `assets/`.
     """
     weights = np.random.default_rng(seed).standard_normal((NUM_FEATURES, num_classes)).astype(np.float32)
     signature = Signature(
@@ -79,6 +81,7 @@ def linear_bundle(
         exporter_version="1",
         probes=probes,
         trace_dims=trace_dims,
+        assets=dict(assets or {}),
     )
     try:
         return write_bundle(draft, directory)
