@@ -189,6 +189,8 @@ def _kind_of_pickle(head: bytes, suffix: str) -> Form:
 
 
 def _by_text(head: bytes) -> Form | None:
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):  # XML may be in UTF-16
+        head = head[: len(head) // 2 * 2].decode("utf-16", "replace").encode()
     if re.match(rb"(?:\xef\xbb\xbf)?\s*<(?:\?xml|!--|PMML)", head) and b"<PMML" in head:
         return Form.PMML
     if head.startswith(b"tree\n") and b"version=" in head[:200]:

@@ -89,6 +89,8 @@ FILES: list[tuple[str, Callable[[Path], None], Form | None]] = [
     ("x.ubj", _bytes(b"{L\0\0\0\0\0\0\0\x07learner{"), Form.XGBOOST_UBJ),
     ("l.txt", _bytes(b"tree\nversion=v4\nnum_class=1\n"), Form.LIGHTGBM_TEXT),
     ("p.pmml", _bytes(b'<?xml version="1.0"?>\n<PMML version="4.4">'), Form.PMML),
+    ("wide.pmml", _bytes('<?xml version="1.0" encoding="UTF-16"?><PMML>'.encode("utf-16")), Form.PMML),
+    ("big-endian.pmml", _bytes(b"\xfe\xff" + "<PMML>".encode("utf-16-be")), Form.PMML),
     ("m.onnx", lambda p: p.write_bytes(add_model(1.0).SerializeToString()) and None, Form.ONNX),
     ("model", lambda p: p.write_bytes(add_model(1.0).SerializeToString()) and None, Form.ONNX),
     ("est.pkl", _bytes(pickle.dumps([1])), Form.PICKLE),
