@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
+import pkgutil
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 _PATCHED = ("jax.numpy", "jax.lax", "jax.nn", "jax.random", "jax.image", "flax.nnx", "flax.linen")
@@ -34,7 +37,7 @@ def plugins(overrides: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         for (module, name), value in _written.items():
             setattr(sys.modules[module], name, value)
         try:
-            plugin_system.import_all_plugins()
+            _import_primitives()
             registry = plugin_system.PLUGIN_REGISTRY
             kept = dict(registry)
             registry.update(overrides)
@@ -45,6 +48,19 @@ def plugins(overrides: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
                 registry.update(kept)
         finally:
             _take_back(before)
+
+
+def _import_primitives() -> None:
+    """Register the lowerings of JAX's primitives.
+
+    `import_all_plugins` would import the look-alikes of whole libraries and their examples, too, which build
+    networks of their own on import; that takes longer than most conversions.
+    """
+    import jax2onnx.plugins.jax as parent
+
+    for family in ("core", "lax", "random"):
+        for _, name, _ in pkgutil.iter_modules([str(Path(part) / family) for part in parent.__path__]):
+            importlib.import_module(f"{parent.__name__}.{family}.{name}")
 
 
 def _snapshot() -> dict[str, dict[str, Any]]:
