@@ -267,7 +267,7 @@ def _estimator_answer(model: Any, text: ModelText) -> Answer:
         )
     classes = np.asarray(model.classes_)
     classes = classes.astype(str).astype(object) if _is_text(classes) else as_labels(classes)
-    return Answer("classes", classes=classes, complement=flat)
+    return Answer("classes", classes=classes, complement=flat, second_if="Greater")
 
 
 def _value_name(text: ModelText) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, Tens
 
 if TYPE_CHECKING:
     from paritygate.converter.exporters.base import SourceModel
-
-_Told = TypeVar("_Told")
 
 REASON_LENGTH = 300
 """Characters of a framework's own text that are kept in a reason."""
@@ -206,7 +204,6 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
     signature = Signature(binding.inputs, ())
     ranges = integer_ranges(source.model, binding, config)
     known = _known_ranges(source.model, binding, config)
-    texts = _by_user_names(source.model.known_texts(), binding)
     free = any(spec.dtype.is_integer and spec.shape and spec.name not in known for spec in binding.inputs)
     wide = source.model.whole_numbers and free
     cases = plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed, wide=wide)
@@ -214,10 +211,10 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
     likes = _like_cases(binding, moments, config.seed + len(cases))
     for case in _in_order(cases, likes):
         limits = known if case.name == WIDE_CASE else ranges
-        feeds = make_feeds(signature, case, ranges={**limits, **texts})
+        feeds = make_feeds(signature, case, ranges=limits)
         if case in likes:
             feeds = as_example(binding.inputs, feeds, moments)
-        yield _Question(case.name, dict(case.dims), feeds)
+        yield _Question(case.name, dict(case.dims), _acceptable(source.model, binding, feeds))
     for name, dims, feeds in edge_cases(binding, source.model.edges()):
         yield _Question(name, dims, feeds)
 
@@ -252,12 +249,14 @@ def _known_ranges(model: SourceModel, binding: Binding, config: ExportConfig) ->
 
 def _told_ranges(model: SourceModel, binding: Binding) -> dict[str, tuple[int, int]]:
     """The vocabularies that the model itself tells, by the user's names."""
-    return _by_user_names(model.integer_ranges(), binding)
+    own = {o: spec.name for o, spec in zip(binding.own_names, binding.inputs, strict=True)}
+    return {own[name]: bounds for name, bounds in model.integer_ranges().items()}
 
 
-def _by_user_names(told: Mapping[str, _Told], binding: Binding) -> dict[str, _Told]:
-    names = {own: spec.name for own, spec in zip(binding.own_names, binding.inputs, strict=True)}
-    return {names[name]: value for name, value in told.items()}
+def _acceptable(model: SourceModel, binding: Binding, feeds: Feeds) -> dict[str, Array]:
+    names = {spec.name: own for own, spec in zip(binding.own_names, binding.inputs, strict=True)}
+    given = model.acceptable({names[name]: array for name, array in feeds.items()})
+    return {name: given[own] for name, own in names.items()}
 
 
 def _sample_question(binding: Binding, sample: Feeds, index: int) -> _Question:

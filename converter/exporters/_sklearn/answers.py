@@ -67,7 +67,7 @@ def as_labels(value: Array) -> Array:
     if not np.array_equal(labels, value):
         odd = value[labels != value][0]
         raise ExportError(
-            f"the class label {odd} is not a whole number; ONNX classifiers give whole numbers or strings. "
+            f"the class label {odd} is not a whole number of 64 bits; ONNX classifiers give those or strings. "
             "Fit on strings or whole numbers."
         )
     return labels

@@ -12,6 +12,7 @@ import onnx
 
 from paritygate.converter.errors import ExportError, UnsupportedOperator
 from paritygate.converter.exporters._sklearn.files import first_line
+from paritygate.converter.exporters._sklearn.mended import mended_converters, refuse_wrong
 from paritygate.converter.exporters._sklearn.texts import is_vectorizer, vectorizer_options
 from paritygate.converter.exporters._sklearn.trees import known_to_skl2onnx, own_converters
 from paritygate.converter.types import DType, TensorSpec
@@ -21,7 +22,9 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
     """One call of skl2onnx, with our own converters for trees."""
     import skl2onnx
 
-    own = own_converters()
+    for path, part in parts(estimator):
+        refuse_wrong(path, part)
+    own, mended = own_converters(), mended_converters()
     with warnings.catch_warnings(), known_to_skl2onnx(own), _as_skl2onnx_reads(estimator):
         # What skl2onnx still reads of scikit-learn's old attributes is not the user's concern.
         for kind in (DeprecationWarning, FutureWarning):
@@ -31,8 +34,8 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
             initial_types=types,
             target_opset=opsets,
             options=options,
-            custom_conversion_functions=own.conversions,
-            custom_shape_calculators=own.shapes,
+            custom_conversion_functions=own.conversions | mended.conversions,
+            custom_shape_calculators=own.shapes | mended.shapes,
             custom_parsers=own.parsers,
         )
     return model
@@ -155,7 +158,8 @@ def parts(estimator: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from parts(part, f"{path}/{name}" if path else name)
     inner_estimators = [getattr(estimator, "best_estimator_", None), getattr(estimator, "estimator_", None)]
     calibrated = [entry.estimator for entry in getattr(estimator, "calibrated_classifiers_", ())]
-    for part in [*inner_estimators, *calibrated]:
-        if part is not None:
+    members = np.asarray(getattr(estimator, "estimators_", ()), dtype=object).ravel().tolist()
+    for part in [*inner_estimators, *calibrated, *members]:
+        if part is not None and not isinstance(part, str) and not hasattr(part, "tree_"):
             yield from parts(part, path)
     yield path or type(estimator).__name__, estimator

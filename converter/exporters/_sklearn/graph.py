@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import onnx
 
 from paritygate.converter.errors import ExportError
-from paritygate.converter.types import Feeds
+from paritygate.converter.types import DType, Feeds, TensorSpec
 
 
 def keep_outputs(graph: onnx.GraphProto, answers: Feeds, opset: int) -> None:
@@ -33,6 +36,26 @@ def keep_outputs(graph: onnx.GraphProto, answers: Feeds, opset: int) -> None:
         kept.append(value)
     del graph.output[:]
     graph.output.extend(kept)
+
+
+def widened_beside_bools(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """The inputs to tell skl2onnx: it joins bools and int32 columns as bools, but bools and int64 as numbers."""
+    if not any(spec.dtype is DType.BOOL for spec in specs):
+        return list(specs)
+    return [replace(spec, dtype=DType.INT64) if spec.dtype is DType.INT32 else spec for spec in specs]
+
+
+def narrow_inputs(graph: onnx.GraphProto, specs: Sequence[TensorSpec]) -> None:
+    """Let the graph take the types that were asked for where it was told wider ones."""
+    for value, spec in zip(graph.input, specs, strict=True):
+        told = value.type.tensor_type.elem_type
+        if told == spec.dtype.onnx:
+            continue
+        wide = f"{value.name}_wide"
+        for node in graph.node:
+            node.input[:] = [wide if name == value.name else name for name in node.input]
+        graph.node.insert(0, onnx.helper.make_node("Cast", [value.name], [wide], name=wide, to=told))
+        value.type.tensor_type.elem_type = spec.dtype.onnx
 
 
 def _squeezed(graph: onnx.GraphProto, value: onnx.ValueInfoProto, opset: int) -> onnx.ValueInfoProto:

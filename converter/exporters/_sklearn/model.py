@@ -20,13 +20,18 @@ from paritygate.converter.exporters._sklearn.conversion import (
     to_onnx,
 )
 from paritygate.converter.exporters._sklearn.files import import_module
-from paritygate.converter.exporters._sklearn.graph import keep_outputs, settle_opsets
+from paritygate.converter.exporters._sklearn.graph import (
+    keep_outputs,
+    narrow_inputs,
+    settle_opsets,
+    widened_beside_bools,
+)
+from paritygate.converter.exporters._sklearn.inner_trees import inner_forests
 from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served, undeclared_input
-from paritygate.converter.exporters._sklearn.pools import categories_of_texts, learnt_rows
+from paritygate.converter.exporters._sklearn.pools import acceptable, first_example, learnt_rows
 from paritygate.converter.exporters._sklearn.texts import lowering_note, takes_texts
 from paritygate.converter.exporters._sklearn.trees import ensemble_of
 from paritygate.converter.exporters._trees.edges import asked_note, edge_rows
-from paritygate.converter.exporters._trees.forest import Forest
 from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import declared_inputs
 from paritygate.converter.types import Array, DType, Feeds
@@ -34,6 +39,9 @@ from paritygate.converter.types import Array, DType, Feeds
 
 def open_estimator(estimator: Any, config: ExportConfig, weights: Weights, notes: list[str]) -> SourceModel:
     """An estimator with the inputs that the user declared or showed, or with one float32 matrix."""
+    while hasattr(estimator, "best_estimator_"):
+        notes.append(f"The best estimator that {type(estimator).__name__} found is exported.")
+        estimator = estimator.best_estimator_
     declared = declared_inputs(config.inputs)
     if declared is not None:
         inputs = [SourceInput(spec.name, spec.dtype, spec.shape) for spec in declared]
@@ -68,7 +76,7 @@ class EstimatorModel(SourceModel):
         notes: list[str],
     ) -> None:
         self.inputs = tuple(inputs)
-        self.example = example
+        self.example = first_example(estimator, inputs) if example is None else example
         self.weights = weights
         self.notes: list[str] = notes
         self._estimator = estimator
@@ -109,6 +117,7 @@ class EstimatorModel(SourceModel):
     def convert(self, request: ConversionRequest) -> None:
         """Write the estimator with skl2onnx, its outputs in the source's own form."""
         model = self._convert(request)
+        narrow_inputs(model.graph, request.inputs)
         answers = self.run(request.example)
         opset = settle_opsets(model, request.opset)
         if opset < request.opset:
@@ -124,9 +133,9 @@ class EstimatorModel(SourceModel):
         else:
             request.path.write_bytes(model.SerializeToString(deterministic=True))
 
-    def known_texts(self) -> Mapping[str, Sequence[str]]:
-        """The categories of each column of texts; an encoder may refuse all others."""
-        return categories_of_texts(self._estimator, self.inputs)
+    def acceptable(self, feeds: Feeds) -> Feeds:
+        """Known categories instead of random texts and, where an encoder refuses others, of random numbers."""
+        return acceptable(self._estimator, self.inputs, feeds)
 
     def edges(self) -> Mapping[str, Feeds]:
         """Samples of what was learnt: known texts and categories, and both sides of the thresholds of trees."""
@@ -135,22 +144,33 @@ class EstimatorModel(SourceModel):
             clear = self._without_ties(learnt)
             if clear:
                 found[kind] = clear
-        (first, *others) = self.inputs
-        ensemble = ensemble_of(self._estimator) if not others and first.dtype.is_floating else None
-        if ensemble is not None and isinstance(ensemble.sums, Forest):
-            missing = (np.nan,) if self._takes_missing() else ()
-            rows = edge_rows(ensemble.sums, missing=missing, kind=first.dtype.numpy.type)
-            note = asked_note(ensemble.sums, rows)
+        if len(self.inputs) == 1 and self.inputs[0].dtype.is_floating:
+            found |= self._tree_edges()
+        return found
+
+    def _tree_edges(self) -> dict[str, Feeds]:
+        (given,) = self.inputs
+        forests = inner_forests(self._estimator)
+        missing = (np.nan,) if forests and self._takes_missing() else ()
+        # A sum over shares of several models is rounded; one forest's votes are whole, and a tie is one.
+        alone = ensemble_of(self._estimator) is not None
+        found: dict[str, Feeds] = {}
+        for forest in forests:
+            rows = edge_rows(forest, missing=missing, kind=given.dtype.numpy.type)
+            note = asked_note(forest, rows)
             if note is not None and note not in self.notes:
                 self.notes.append(note)
-            found |= {kind: {first.name: matrix} for kind, matrix in rows.items()}
-        return found
+            for kind, matrix in rows.items():
+                feeds: Feeds = {given.name: matrix}
+                name = f"{kind}-below" if forest.strict and len(forests) > 1 else kind
+                found[name] = feeds if alone else self._without_ties(feeds)
+        return {kind: feeds for kind, feeds in found.items() if feeds}
 
     def _without_ties(self, rows: Feeds) -> dict[str, Array]:
         """Rows in which one class is likelier than all others: which label a tie gets is the last bit of a sum."""
         try:
             shares = self.run(rows).get(PROBABILITIES)
-        except ValueError:  # it is asked again as a probe, and what it says is recorded there
+        except (ValueError, IndexError):  # it is asked again as a probe, and what it says is recorded there
             return dict(rows)
         if shares is None or shares.ndim != 2 or shares.shape[1] < 2:
             return dict(rows)
@@ -167,7 +187,8 @@ class EstimatorModel(SourceModel):
         return True
 
     def _convert(self, request: ConversionRequest) -> onnx.ModelProto:
-        types = [(spec.name, skl_type(spec)) for spec in request.inputs]
+        widened = widened_beside_bools(request.inputs)
+        types = [(spec.name, skl_type(spec)) for spec in widened]
         opsets = {"": request.opset, "ai.onnx.ml": ML_OPSET}
         *preferred, plain = conversion_options(self._estimator)
         try:

@@ -5,6 +5,7 @@ A random text is in no vocabulary and in no list of categories, so a graph that 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -44,13 +45,29 @@ def learnt_rows(
     }
 
 
-def categories_of_texts(estimator: Any, inputs: Sequence[SourceInput]) -> dict[str, list[str]]:
-    """The known categories of each column of texts that is an input of its own."""
+def acceptable(estimator: Any, inputs: Sequence[SourceInput], feeds: Feeds) -> dict[str, Array]:
+    """Random feeds whose texts are known categories, and whose numbers are where anything else is refused."""
     if takes_texts(estimator):
-        return {}
-    pools = _pools(estimator, inputs)
-    texts = [spec.name for spec in inputs if spec.dtype is DType.STRING and len(pools[spec.name]) == 1]
-    return {name: pools[name][0] for name in texts if pools[name][0]}
+        return dict(feeds)
+    known, required = _pools(estimator, inputs), _pools(estimator, inputs, strictly=True)
+    given = {}
+    for spec in inputs:
+        pools = known[spec.name] if spec.dtype is DType.STRING else required[spec.name]
+        array = feeds[spec.name].copy()
+        for column, pool in enumerate(pools):
+            if pool and array.ndim == 2:
+                places = [zlib.crc32(str(value).encode()) % len(pool) for value in array[:, column].tolist()]
+                array[:, column] = np.array(pool, dtype=spec.dtype.numpy)[places]
+        given[spec.name] = array
+    return given
+
+
+def first_example(estimator: Any, inputs: Sequence[SourceInput]) -> dict[str, Array] | None:
+    """Rows to begin with where random ones would be refused: encoders that know nothing but their categories."""
+    required = _pools(estimator, inputs, strictly=True)
+    if takes_texts(estimator) or not any(pool for columns in required.values() for pool in columns):
+        return None
+    return _rows(inputs, _pools(estimator, inputs), 3, None)
 
 
 _Pools: TypeAlias = "Mapping[str, list[list[Any]]]"
@@ -112,7 +129,7 @@ def _numbers(rows: int, width: int, example: Array | None, generator: np.random.
     return values
 
 
-def _pools(estimator: Any, inputs: Sequence[SourceInput]) -> _Pools:
+def _pools(estimator: Any, inputs: Sequence[SourceInput], *, strictly: bool = False) -> _Pools:
     alone = len(inputs) == 1
     if alone and inputs[0].dtype is DType.STRING and takes_texts(estimator):
         vectorizers = [part for _, part in parts(estimator) if is_vectorizer(part)]
@@ -127,14 +144,15 @@ def _pools(estimator: Any, inputs: Sequence[SourceInput]) -> _Pools:
         for _ in range(width):
             name = names[place] if alone and place < len(names) else spec.name
             known_as: set[int | str] = {place, name}
-            found = [value for user, columns in users for value in _known_of(user, columns, known_as)]
+            found = [v for user, columns in users for v in _known_of(user, columns, known_as, strictly)]
             pools[spec.name].append(_of_type(found, spec.dtype))
             place += 1
     return pools
 
 
-def _known_of(user: Any, columns: Sequence[int | str], known_as: set[int | str]) -> list[Any]:
-    return [v for at, column in enumerate(columns) if column in known_as for v in _known_to(user, at)]
+def _known_of(user: Any, columns: Sequence[int | str], known_as: set[int | str], strictly: bool) -> list[Any]:
+    places = [at for at, column in enumerate(columns) if column in known_as]
+    return [value for at in places for value in _known_to(user, at, strictly)]
 
 
 def _of_type(values: Sequence[Any], dtype: DType) -> list[Any]:
@@ -179,9 +197,13 @@ def _places(columns: Any, width: int) -> list[int | str]:
     return [value if isinstance(value, str) else int(value) for value in chosen.tolist()]
 
 
-def _known_to(transformer: Any, place: int) -> list[Any]:
-    """Categories or words of the column at a place, asked of each step in turn."""
+def _known_to(transformer: Any, place: int, strictly: bool) -> list[Any]:
+    """Categories or words of the column at a place, asked of each step in turn; `strictly` of those who insist."""
     for _, step in [*getattr(transformer, "steps", ()), ("", transformer)]:
+        if type(step).__name__ == "CategoricalNB":
+            return list(range(int(step.n_categories_[place])))
+        if strictly and getattr(step, "handle_unknown", None) != "error":
+            continue
         categories = getattr(step, "categories_", None)
         if isinstance(categories, list) and place < len(categories):
             return list(categories[place].tolist())

@@ -1,8 +1,9 @@
 """scikit-learn's own trees, and boosters inside pipelines, as converters that skl2onnx calls.
 
 skl2onnx keeps leaves as float32 shares of a forest, so that classes with equal votes come out unequal and labels
-flip; of histogram boosting it drops the categories and the link of the Poisson and gamma losses (1.20). Written
-from the trees themselves, sums are float64 and votes are whole.
+flip; of histogram boosting it drops the categories and the link of the Poisson and gamma losses, and gradient
+boosting with init='zero' becomes what no runtime loads (1.20). Written from the trees themselves, sums are
+float64, votes are whole, and no threshold is rounded.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx
 
 from paritygate.converter.errors import UnsupportedOperator
 from paritygate.converter.exporters._sklearn.answers import as_labels
@@ -28,8 +28,10 @@ from paritygate.converter.types import Array, DType
 _FORESTS = ("RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor")
 _TREES = ("DecisionTreeClassifier", "DecisionTreeRegressor")
 _HISTOGRAMS = ("HistGradientBoostingClassifier", "HistGradientBoostingRegressor")
+_BOOSTINGS = ("GradientBoostingClassifier", "GradientBoostingRegressor")
 _LINKS: dict[str, Callable[[], Link]] = {
     "IdentityLink": Identity, "LogLink": Exponential, "LogitLink": Sigmoid, "MultinomialLogit": Softmax,
+    "HalfLogitLink": lambda: Sigmoid(2.0),
 }  # fmt: skip
 
 
@@ -40,6 +42,8 @@ def ensemble_of(estimator: Any) -> Ensemble | None:
         return None if isinstance(getattr(estimator, "classes_", None), list) else _forest(estimator)
     if package == "sklearn" and name in _HISTOGRAMS:
         return _histogram(estimator)
+    if package == "sklearn" and name in _BOOSTINGS:
+        return _boosting(estimator)
     if package == "xgboost":
         from paritygate.converter.exporters.xgboost import ensemble_of_estimator as of_xgboost
 
@@ -86,6 +90,39 @@ def _tree(tree: Any) -> Tree:
     )
 
 
+# --- boosting -----------------------------------------------------------------------------------------------
+
+
+def _boosting(estimator: Any) -> Ensemble:
+    name, width = type(estimator).__name__, int(estimator.n_features_in_)
+    start = estimator.init_
+    if not isinstance(start, str) and type(start).__name__ not in ("DummyClassifier", "DummyRegressor"):
+        raise UnsupportedOperator(
+            f"{name} begins with the answers of a {type(start).__name__} (init=) and has no ONNX form then. "
+            "Fit it with init=None or init='zero'.",
+            operator=name,
+        )
+    rate, outputs = float(estimator.learning_rate), estimator.estimators_.shape[1]
+    trees = tuple(
+        _scaled(_tree(member.tree_), rate, target)
+        for entry in estimator.estimators_
+        for target, member in enumerate(entry)
+    )
+    check_trees(trees, width, outputs)
+    base = np.asarray(estimator._raw_predict_init(np.zeros((1, width), np.float32)), np.float64)[0]
+    forest = Forest(trees, width, outputs, base, strict=False)
+    if not hasattr(estimator, "classes_"):
+        return Ensemble(forest, Preparation(), Identity(), Answer("value", flat=False))
+    answer = Answer(
+        "classes", classes=_classes(estimator), complement=outputs == 1, second_if="GreaterOrEqual"
+    )
+    return Ensemble(forest, Preparation(), _LINKS[type(estimator._loss.link).__name__](), answer)
+
+
+def _scaled(tree: Tree, rate: float, target: int) -> Tree:
+    return replace(tree, values=rate * tree.values, target=target)
+
+
 # --- histogram boosting -------------------------------------------------------------------------------------
 
 
@@ -105,7 +142,7 @@ def _histogram(estimator: Any) -> Ensemble:
     link = _LINKS[type(estimator._loss.link).__name__]()
     answer = Answer("value", flat=False)
     if hasattr(estimator, "classes_"):
-        answer = Answer("classes", classes=_classes(estimator), complement=outputs == 1)
+        answer = Answer("classes", classes=_classes(estimator), complement=outputs == 1, second_if="Greater")
     return Ensemble(forest, Preparation(), link, answer, reads_float64=True)
 
 
@@ -197,7 +234,7 @@ def own_converters() -> OwnConverters:
     import sklearn.ensemble
     import sklearn.tree
 
-    own = [getattr(sklearn.ensemble, name) for name in (*_FORESTS, *_HISTOGRAMS)]
+    own = [getattr(sklearn.ensemble, name) for name in (*_FORESTS, *_HISTOGRAMS, *_BOOSTINGS)]
     own += [getattr(sklearn.tree, name) for name in _TREES]
     foreign = [
         kind
@@ -270,14 +307,21 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     results = [name for name, _, _ in emit(graph, ensemble, given, dtype)]
     if wide:
         results[-1] = graph.cast(results[-1], np.float64)
-    for name, value in zip(results, operator.outputs, strict=True):
-        graph.nodes.append(onnx.helper.make_node("Identity", [name], [value.full_name], name=f"to_{name}"))
-    _hand_over(graph, scope, container, [value.full_name for value in (*operator.inputs, *operator.outputs)])
+    given_names = {value.full_name: value.full_name for value in operator.inputs}
+    told = {graph.add("Identity", n): v.full_name for n, v in zip(results, operator.outputs, strict=True)}
+    hand_over(graph, scope, container, given_names | told)
 
 
-def _hand_over(graph: GraphBuilder, scope: Any, container: Any, kept: list[str]) -> None:
-    """Give a small graph's parts to skl2onnx under names that are free there."""
-    renamed = {name: name for name in kept}
+def hand_over(graph: GraphBuilder, scope: Any, container: Any, names: Mapping[str, str]) -> None:
+    """Give a small graph's parts to skl2onnx.
+
+    Args:
+        graph: What is given.
+        scope: skl2onnx's names.
+        container: skl2onnx's graph; grows.
+        names: What inputs and outputs of the graph are called there; all else gets names that are free.
+    """
+    renamed = dict(names)
 
     def fresh(name: str) -> str:
         return renamed.setdefault(name, scope.get_unique_variable_name(f"own_{name}"))

@@ -58,6 +58,8 @@ class Answer:
         flat: Whether one value a sample comes as [batch] and not as [batch, 1].
         classes: The labels that stand for the columns of `classes`: whole numbers or texts.
         complement: Whether the link gives the share of the second of two classes alone.
+        second_if: With `complement`, how the sum compares with 0 for the second class to be the label; where the
+            share rounds to one half in float32, the sum still tells. Empty: the larger share tells.
     """
 
     kind: str
@@ -65,6 +67,7 @@ class Answer:
     flat: bool = True
     classes: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     complement: bool = False
+    second_if: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,7 +134,7 @@ def emit(graph: GraphBuilder, ensemble: Ensemble, given: str, dtype: DType) -> l
     else:
         narrow = prepared if dtype is DType.FLOAT32 else graph.cast(prepared, np.float32)
         sums = _linear(graph, narrow, ensemble.sums)
-    return _answers(graph, ensemble.link.emit(graph, sums), ensemble.answer)
+    return _answers(graph, ensemble.link.emit(graph, sums), sums, ensemble.answer)
 
 
 def _prepare(graph: GraphBuilder, value: str, preparation: Preparation, width: int, kind: type) -> str:
@@ -169,21 +172,25 @@ def _linear(graph: GraphBuilder, value: str, linear: Linear) -> str:
     return graph.add("Add", product, graph.constant(linear.base.astype(np.float32)))
 
 
-def _answers(graph: GraphBuilder, value: str, answer: Answer) -> list[tuple[str, DType, int]]:
+def _answers(graph: GraphBuilder, value: str, sums: str, answer: Answer) -> list[tuple[str, DType, int]]:
     if answer.kind == "value":
         return [(graph.column(value), DType.FLOAT32, 1) if answer.flat else (value, DType.FLOAT32, 2)]
     if answer.kind == "labels":
         over = graph.add("Greater", value, graph.constant(np.float32(0.5)))
         return [(graph.cast(over, np.int64), DType.INT64, 2), (value, DType.FLOAT32, 2)]
-    return _classes(graph, value, answer)
+    return _classes(graph, value, sums, answer)
 
 
-def _classes(graph: GraphBuilder, value: str, answer: Answer) -> list[tuple[str, DType, int]]:
+def _classes(graph: GraphBuilder, value: str, sums: str, answer: Answer) -> list[tuple[str, DType, int]]:
     """The likeliest class, the first of equal ones, and the shares of all."""
     classes = answer.classes
     if answer.complement:
         value = graph.add("Concat", graph.add("Sub", graph.constant(np.float32(1)), value), value, axis=1)
-    index = graph.add("ArgMax", value, axis=1, keepdims=0)
+    if answer.complement and answer.second_if:
+        over = graph.add(answer.second_if, sums, graph.constant(np.float32(0)))
+        index = graph.column(graph.cast(over, np.int64))
+    else:
+        index = graph.add("ArgMax", value, axis=1, keepdims=0)
     label, dtype = index, DType.INT64
     if classes.dtype.kind in "OU":
         label, dtype = graph.add("Gather", graph.constant(classes), index), DType.STRING

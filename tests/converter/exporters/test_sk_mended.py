@@ -1,0 +1,220 @@
+"""What skl2onnx writes wrongly is written by the exporter itself, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import ClassifierMixin
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_iris
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+    VotingRegressor,
+)
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.impute import KNNImputer, SimpleImputer
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
+from sklearn.model_selection import RandomizedSearchCV, TunedThresholdClassifierCV
+from sklearn.naive_bayes import CategoricalNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+from sklearn.tree import DecisionTreeClassifier
+
+from paritygate.converter.bundle import Bundle
+from paritygate.converter.errors import UnsupportedOperator
+from paritygate.converter.exporters import export_model
+from paritygate.converter.parity.validate import validate_bundle
+from support.tree_faults import threshold_one_step_up
+
+_X, _Y = load_iris(return_X_y=True)
+_TWO = (_Y > 0).astype(int)
+_AMOUNT = _X[:, 0] * 2 + _Y
+_GAPS = np.where(np.random.default_rng(0).random(_X.shape) < 0.1, np.nan, _X)
+_CODES = np.round(_X * 2).astype(np.int64) * 10 - 5
+
+
+def _export(estimator: Any, folder: Path, **options: Any) -> Bundle:
+    return export_model(estimator, folder / "bundle", name="mended", **options)
+
+
+def _prove(estimator: Any, folder: Path, **options: Any) -> Bundle:
+    bundle = _export(estimator, folder, **options)
+    certificate = validate_bundle(bundle)
+    assert certificate.verdict == "pass", certificate.reason
+    return bundle
+
+
+_FORESTS: dict[str, Callable[[], Any]] = {
+    "forest": lambda: RandomForestClassifier(5, random_state=0),
+    "forest-of-amounts": lambda: RandomForestRegressor(5, random_state=0),
+    "boosting": lambda: GradientBoostingClassifier(n_estimators=5, random_state=0),
+    "boosting-of-amounts": lambda: GradientBoostingRegressor(n_estimators=5, random_state=0),
+    "histogram": lambda: HistGradientBoostingRegressor(max_iter=5),
+    "adaptive": lambda: AdaBoostClassifier(DecisionTreeClassifier(max_depth=2), n_estimators=3),
+    "bagging": lambda: BaggingClassifier(DecisionTreeClassifier(), n_estimators=3, max_features=3),
+    "voting": lambda: VotingRegressor([("f", RandomForestRegressor(3)), ("b", GradientBoostingRegressor())]),
+}
+
+
+@pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.parametrize("name", _FORESTS)
+def test_a_threshold_that_is_one_step_off_fails_parity(name: str, which: int, tmp_path: Path) -> None:
+    model = _FORESTS[name]()
+    model.fit(_X, _Y if isinstance(model, ClassifierMixin) else _AMOUNT)
+    _prove(model, tmp_path / "sound")
+    certificate = validate_bundle(
+        _export(model, tmp_path / "off", after_conversion=threshold_one_step_up(which))
+    )
+    assert certificate.verdict == "fail"
+    assert "case 'edges:" in str(certificate.reason)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "exponential"])
+def test_boosting_from_zero_is_exported(loss: str, tmp_path: Path) -> None:
+    model = GradientBoostingClassifier(loss=loss, init="zero", n_estimators=10)
+    _prove(model.fit(_X, _TWO), tmp_path)
+
+
+def test_a_sum_of_zero_is_the_second_class_as_in_scikit_learn(tmp_path: Path) -> None:
+    model = GradientBoostingClassifier(init="zero", n_estimators=1).fit(np.zeros((20, 2)), [0, 1] * 10)
+    assert model.predict(np.zeros((1, 2))).tolist() == [1]
+    _prove(model, tmp_path)
+
+
+def test_boosting_that_begins_with_another_model_is_refused(tmp_path: Path) -> None:
+    model = GradientBoostingRegressor(n_estimators=2, init=Ridge()).fit(_X, _AMOUNT)
+    with pytest.raises(UnsupportedOperator, match=r"begins with the answers of a Ridge.*init=None"):
+        _export(model, tmp_path)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "modified_huber", "hinge"])
+@pytest.mark.parametrize("target", [_TWO, _Y, np.array(["a", "b", "ç"])[_Y]], ids=["two", "three", "texts"])
+def test_labels_of_gradient_descent_come_from_its_scores(loss: str, target: Any, tmp_path: Path) -> None:
+    """Trained on unscaled features its scores are in the hundreds, where float32 shares are all 1."""
+    model = SGDClassifier(loss=loss, random_state=0).fit(_X, target)
+    asked = {"x": _X.astype(np.float32)}
+    _prove(model, tmp_path, samples=[asked], include_samples=True)
+
+
+def test_quadratic_discriminants_give_labels_as_one_axis(tmp_path: Path) -> None:
+    bundle = _prove(QuadraticDiscriminantAnalysis().fit(_X, _Y), tmp_path)
+    assert str(bundle.signature.outputs[0]) == "label: int64[batch]"
+
+
+def test_a_search_is_exported_as_the_best_that_it_found(tmp_path: Path) -> None:
+    search = RandomizedSearchCV(LogisticRegression(max_iter=500), {"C": [1.0]}, n_iter=1, cv=2)
+    bundle = _prove(search.fit(_X, _Y), tmp_path)
+    assert "The best estimator that RandomizedSearchCV found is exported." in bundle.manifest["notes"]
+
+
+@pytest.mark.filterwarnings("ignore:Skipping features")
+@pytest.mark.parametrize(
+    "imputer",
+    [
+        SimpleImputer(),
+        SimpleImputer(add_indicator=True),
+        SimpleImputer(strategy="constant", fill_value=-3.0),
+        SimpleImputer(strategy="most_frequent"),
+        SimpleImputer(keep_empty_features=True, add_indicator=True),
+    ],
+    ids=["mean", "indicator", "constant", "frequent", "empty"],
+)
+def test_imputers_fill_and_tell_what_is_missing(imputer: Any, tmp_path: Path) -> None:
+    x = np.column_stack([_GAPS, np.full(len(_GAPS), np.nan)])
+    pipeline = make_pipeline(imputer, Ridge()).fit(x, _AMOUNT)
+    _prove(pipeline, tmp_path, samples=[{"x": x.astype(np.float32)}], include_samples=True)
+
+
+@pytest.mark.parametrize("mark", [-1, 0.1])
+def test_a_number_can_stand_for_what_is_missing(mark: float, tmp_path: Path) -> None:
+    """float32 has no 0.1, so no served sample holds it, and scikit-learn finds none either."""
+    x = np.nan_to_num(_GAPS, nan=mark)
+    pipeline = make_pipeline(SimpleImputer(missing_values=mark, add_indicator=True), Ridge()).fit(x, _AMOUNT)
+    _prove(pipeline, tmp_path, samples=[{"x": x.astype(np.float32)}], include_samples=True)
+
+
+def test_whole_numbers_pass_an_imputer_unrounded(tmp_path: Path) -> None:
+    x = _CODES[:, :2] + 2**60
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    pipeline = make_pipeline(SimpleImputer(strategy="most_frequent"), encoder, Ridge()).fit(x, _AMOUNT)
+    _prove(pipeline, tmp_path, inputs={"x": x[:20]})
+
+
+def test_texts_pass_an_imputer(tmp_path: Path) -> None:
+    kinds = np.array([["a"], ["b"], [np.nan], ["a"]] * 10, dtype=object)
+    filling = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(handle_unknown="ignore"))
+    model = make_pipeline(filling, Ridge()).fit(kinds, np.arange(40) % 4)
+    _prove(model, tmp_path, inputs={"kind": np.array([["a"], ["b"]], dtype=object)})
+
+
+def test_bools_beside_int32_stay_numbers(tmp_path: Path) -> None:
+    """skl2onnx joins the two as bools, so that 3 becomes 1."""
+    columns = ColumnTransformer([("all", "passthrough", [0, 1])])
+    model = make_pipeline(columns, Ridge()).fit(np.c_[_TWO, _Y * 3], _AMOUNT)
+    example = {"is_new": _TWO[:9].astype(bool), "rooms": (_Y[:9] * 3).astype(np.int32)}
+    bundle = _prove(model, tmp_path, inputs=example, integer_ranges={"rooms": (0, 9)})
+    assert [str(spec) for spec in bundle.signature.inputs] == [
+        "is_new: bool[batch, 1]",
+        "rooms: int32[batch, 1]",
+    ]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+@pytest.mark.parametrize(
+    "model",
+    [make_pipeline(OneHotEncoder(), Ridge()), make_pipeline(OrdinalEncoder(), Ridge())],
+    ids=["one-hot", "ordinal"],
+)
+def test_encoders_that_refuse_the_unknown_are_asked_known_numbers(
+    model: Any, shown: bool, tmp_path: Path
+) -> None:
+    model.fit(_CODES, _AMOUNT)
+    bundle = _prove(model, tmp_path, inputs={"x": _CODES[:20]} if shown else "x:int64[batch,4]")
+    known = [set(_CODES[:, column]) for column in range(4)]
+    for probe in bundle.probes():
+        for column, values in enumerate(probe.inputs["x"].T):
+            assert set(values) <= known[column], probe.case
+
+
+def test_counts_of_categories_are_asked_within_them(tmp_path: Path) -> None:
+    codes = np.round(_X).astype(np.int64)
+    _prove(CategoricalNB().fit(codes, _Y), tmp_path, inputs={"x": codes[:20]})
+
+
+_WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
+    "isotonic": (
+        lambda: CalibratedClassifierCV(method="isotonic"),
+        _Y,
+        "nearest step of an isotonic.*sigmoid",
+    ),
+    "tuned": (lambda: TunedThresholdClassifierCV(LogisticRegression()), _TWO, "leaves out its threshold"),
+    "gaussian-process": (GaussianProcessClassifier, _TWO, "needs the operator Solve"),
+    "neighbours-with-indicator": (lambda: KNNImputer(add_indicator=True), None, "leaves out the columns"),
+}
+
+
+@pytest.mark.parametrize("name", _WRONG)
+def test_what_is_known_to_be_converted_wrongly_is_refused(name: str, tmp_path: Path) -> None:
+    build, target, told = _WRONG[name]
+    model = build().fit(_X, target)
+    with pytest.raises(UnsupportedOperator, match=told):
+        _export(model, tmp_path)
+
+
+def test_letters_are_refused(tmp_path: Path) -> None:
+    model = make_pipeline(CountVectorizer(analyzer="char"), LogisticRegression())
+    with pytest.raises(UnsupportedOperator, match=r"CountVectorizer in countvectorizer.*analyzer='word'"):
+        _export(model.fit(["ab cd", "ef gh"] * 5, [0, 1] * 5), tmp_path)
