@@ -29,7 +29,7 @@ def inference_copy(cell: Any) -> Any:
                 f"integrated_save=True) and export that checkpoint with a factory."
             )
     try:
-        twin = copy.deepcopy(cell)
+        twin = _copied(cell)
     except Exception as error:
         lines = str(error).splitlines()
         raise ExportError(
@@ -41,9 +41,15 @@ def inference_copy(cell: Any) -> Any:
     return twin
 
 
+def _copied(cell: Any) -> Any:
+    """A deep copy but for primitives, which are as they were made; some of MindSpore's own cannot be copied."""
+    primitives = [each for _, part in cell.cells_and_names() for each in part._primitives.values()]
+    return copy.deepcopy(cell, {id(each): each for each in primitives if each is not None})
+
+
 def double_copy(cell: Any) -> Any:
     """A copy in double precision, of tensors that are mere attributes too."""
-    twin = copy.deepcopy(cell)
+    twin = _copied(cell)
     for parameter in twin.get_parameters():
         if parameter.dtype in (ms.float32, ms.float16, ms.bfloat16):
             parameter.set_dtype(ms.float64)

@@ -1,8 +1,8 @@
 """MindSpore checkpoints: read without MindSpore's own loader, which trusts the sizes that a file claims.
 
-A `.ckpt` is one protobuf message of named tensors, a tensor in several pieces where it is large, and sometimes a
-checksum at the end. Nothing of it can run code. What a training run keeps beside the weights (moments, step
-counters) is told by its names and left alone.
+A `.ckpt` is a row of protobuf messages, the named tensors, a tensor in several pieces where it is large, and
+sometimes a checksum at the end. Nothing of it can run code. What a training run keeps beside the weights (moments,
+step counters) is told by its names and left alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from paritygate.converter.checkpoints.sniffing import Form, look_at
 from paritygate.converter.errors import SourceError
@@ -40,6 +41,8 @@ _COUNTERS = {
 }  # fmt: skip
 """Names of what a training run counts."""
 _SHOWN = 8
+_ENTRY = 0x0A
+"""Tag of `repeated Value value = 1`, all there is in a checkpoint."""
 
 
 def read_checkpoint(path: Path) -> dict[str, Array]:
@@ -57,25 +60,48 @@ def read_checkpoint(path: Path) -> dict[str, Array]:
             raise SourceError(
                 f"{path} is damaged: its checksum is {binascii.crc32(content)}, it says {told}."
             )
-    found = dict(_tensors(_entries(content, path), path))
+    try:
+        found = dict(_tensors(_entries(content), path))
+    except (DecodeError, IndexError) as error:
+        raise SourceError(
+            f"{path} cannot be read as a MindSpore checkpoint; it is damaged, half-written or encrypted. Write it "
+            f"again with ms.save_checkpoint, without enc_key."
+        ) from error
     if not found:
         raise SourceError(f"{path} holds no tensor; expected a checkpoint of ms.save_checkpoint.")
     return found
 
 
-def _entries(content: bytes, path: Path) -> Sequence[Any]:
-    from google.protobuf.message import DecodeError
+def _entries(content: bytes) -> list[Any]:
+    """The entries of the file, each a message of its own: a whole checkpoint may exceed the 2 GiB of one message.
+
+    Raises:
+        DecodeError: If it is no row of entries.
+        IndexError: If it ends within one.
+    """
     from mindspore.train.checkpoint_pb2 import Checkpoint
 
-    message = Checkpoint()
-    try:
-        message.ParseFromString(content)
-    except DecodeError as error:
-        raise SourceError(
-            f"{path} cannot be read as a MindSpore checkpoint; it is damaged, half-written or encrypted. Write it "
-            f"again with ms.save_checkpoint, without enc_key."
-        ) from error
-    return list(message.value)
+    entries, start = [], 0
+    while start < len(content):
+        if content[start] != _ENTRY:
+            raise DecodeError("another field than an entry")
+        size, start = _varint(content, start + 1)
+        if start + size > len(content):
+            raise IndexError("an entry is cut")
+        entries.append(Checkpoint.Value.FromString(content[start : start + size]))
+        start += size
+    return entries
+
+
+def _varint(content: bytes, start: int) -> tuple[int, int]:
+    """A whole number as protobuf writes it, and where it ends."""
+    number = 0
+    for place in range(10):
+        byte = content[start + place]
+        number |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return number, start + place + 1
+    raise DecodeError("a number without end")
 
 
 def _tensors(entries: Sequence[Any], path: Path) -> Iterator[tuple[str, Array]]:

@@ -73,10 +73,10 @@ def build_model(
                 name, DType.from_numpy(call.dtype_of(value)).onnx, _sizes(value)
             )
         )
-    graph = onnx.helper.make_graph(
-        emitter.main.nodes, "mindspore", _inputs(inputs), infos, emitter.initializers
-    )
-    _add_weights(graph, weights)
+    graph = onnx.helper.make_graph(emitter.main.nodes, "mindspore", _inputs(inputs), infos)
+    used = _names_used(graph)
+    graph.initializer.extend(tensor for tensor in emitter.initializers if tensor.name in used)
+    _add_weights(graph, {name: array for name, array in weights.items() if name in used})
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     model.ir_version = IR_VERSION
     return model, sorted(translator.refuses)
@@ -94,13 +94,11 @@ def _inputs(inputs: Sequence[TensorSpec]) -> list[onnx.ValueInfoProto]:
 
 
 def _add_weights(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
-    used = _names_used(graph)
     for name, array in weights.items():
-        if name in used:
-            tensor = graph.initializer.add(
-                name=name, data_type=DType.from_numpy(array.dtype).onnx, dims=array.shape
-            )
-            tensor.raw_data = array.tobytes()
+        tensor = graph.initializer.add(
+            name=name, data_type=DType.from_numpy(array.dtype).onnx, dims=array.shape
+        )
+        tensor.raw_data = array.tobytes()
 
 
 def _names_used(graph: Any) -> set[str]:

@@ -105,7 +105,7 @@ def _refuse_circles(program: Program) -> None:
     for graph in program.graphs():
         twice = nodes.keys() & graph.nodes.keys()
         if twice:
-            raise SourceError(f"the MindIR program gives {min(twice)!r} in two graphs; the file is damaged.")
+            raise SourceError(f"the MindIR program gives {min(twice)!r} in two graphs.")
         nodes |= graph.nodes
     waiting = {name: {each for each in node.inputs if each in nodes} for name, node in nodes.items()}
     users: dict[str, list[str]] = {}
@@ -121,7 +121,7 @@ def _refuse_circles(program: Program) -> None:
             if not waiting[user]:
                 ready.append(user)
     if waiting:
-        raise SourceError(f"the MindIR value {min(waiting)!r} hangs on itself; the file is damaged.")
+        raise SourceError(f"the MindIR value {min(waiting)!r} hangs on itself.")
 
 
 def own_name(parameter: str) -> str:
@@ -138,16 +138,14 @@ def _graph(graph: Any, primitives: Mapping[str, tuple[str, Mapping[str, Any]]]) 
                 f"a node of the MindIR graph {graph.name!r} has {len(node.output)} outputs, not one."
             )
         if node.output[0] in nodes:
-            raise SourceError(
-                f"the MindIR graph {graph.name!r} gives {node.output[0]!r} twice; the file is damaged."
-            )
+            raise SourceError(f"the MindIR graph {graph.name!r} gives {node.output[0]!r} twice.")
         if node.op_type == "Constant":
             constants[node.output[0]] = _constant(node)
         else:
             nodes[node.output[0]] = _node(node, primitives)
     inputs = tuple((value.name, _abstract_of_value(value)) for value in graph.input)
     if not graph.output:
-        raise SourceError(f"the MindIR graph {graph.name!r} gives nothing; the file is damaged.")
+        raise SourceError(f"the MindIR graph {graph.name!r} gives nothing.")
     return Graph(graph.name, inputs, tuple(value.name for value in graph.output), nodes, constants)
 
 
@@ -234,7 +232,7 @@ def check_size(tensor: Any, held: int, dtype: np.dtype[Any]) -> None:
     if held != count * dtype.itemsize or any(size < 0 for size in tensor.dims):
         raise SourceError(
             f"the MindIR tensor {tensor.name!r} holds {held} bytes, but its sizes {list(tensor.dims)} of {dtype} "
-            f"need {count * dtype.itemsize}; the file is damaged."
+            f"need {count * dtype.itemsize}."
         )
 
 

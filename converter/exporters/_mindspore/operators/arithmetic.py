@@ -330,6 +330,6 @@ def _bitwise(call: Call) -> Value:
     return call.give(call.op(op, call.like(0, dtype), call.like(1, dtype)))
 
 
-@TABLE.of("BitwiseNot")
+@TABLE.of("BitwiseNot", "Invert")
 def _bitwise_not(call: Call) -> Value:
     return call.give(call.op("Not" if call.out.dtype == np.dtype(bool) else "BitwiseNot", call[0]))
