@@ -215,7 +215,9 @@ def _read_msgpack(path: Path) -> Checkpoint:
     try:
         tree = msgpack.unpackb(path.read_bytes(), ext_hook=_extension, raw=False, strict_map_key=False)
         entries = dict(_leaves(tree, ()))
-    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+    except (
+        ValueError, TypeError, KeyError, RecursionError, msgpack.exceptions.UnpackException,
+    ) as error:  # fmt: skip
         raise SourceError(
             f"{damaged}: {_first(error)}; save it again (flax.serialization.to_bytes)."
         ) from error
@@ -233,8 +235,8 @@ def _extension(kind: int, data: bytes) -> Any:
         raise ValueError(f"it has an extension of the unknown kind {kind}")
     shape, dtype, buffer = msgpack.unpackb(data, raw=True)
     name = dtype.decode()
-    known = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
-    if known.kind not in "biufcV" or known.hasobject:
+    known = np.dtype(getattr(ml_dtypes, name, name))
+    if known.kind not in "biufc" and known.type.__module__ != "ml_dtypes":
         raise ValueError(f"it has an array of {name}")
     return np.frombuffer(buffer, known).reshape(tuple(shape))
 
@@ -300,7 +302,12 @@ def take(
         for name, value in opened.items()
         if value.shape != tuple(wanted[name][0])
     ]
-    fault = _fault(missing, unexpected, shapes)
+    types = [
+        f"{_shown(name)} is {value.dtype}, the model has {np.dtype(wanted[name][1])}"
+        for name, value in opened.items()
+        if not _means_the_same(value.dtype, np.dtype(wanted[name][1]))
+    ]
+    fault = _fault(missing, unexpected, shapes, types)
     if fault:
         raise SourceError(
             f"{checkpoint.path} does not fit the model of {factory}: {fault}. Use the factory it was trained with."
@@ -366,7 +373,16 @@ def _best(
     }
 
 
-def _fault(missing: list[Name], unexpected: list[Name], shapes: list[str]) -> str:
+def _means_the_same(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether one type may stand for another: a narrower float may, a part of a complex number may not."""
+    return given == wanted or (_is_float(given) and _is_float(wanted)) or given.kind == wanted.kind in "iu"
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or (dtype.type.__module__ == "ml_dtypes" and "float" in dtype.name)
+
+
+def _fault(missing: list[Name], unexpected: list[Name], shapes: list[str], types: list[str]) -> str:
     import difflib
 
     names = [_shown(name) for name in unexpected]
@@ -381,6 +397,8 @@ def _fault(missing: list[Name], unexpected: list[Name], shapes: list[str]) -> st
         parts.append(f"unexpected {_some(sorted(names))}")
     if shapes:
         parts.append(f"other shapes: {_some(shapes)}")
+    if types:
+        parts.append(f"other types: {_some(types)}")
     return "; ".join(parts)
 
 

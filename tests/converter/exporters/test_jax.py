@@ -82,6 +82,10 @@ def test_other_types_are_cast_and_noted() -> None:
             r"kernel is \[2, 3\], the model has \[3, 2\]",
         ),
         (
+            {"params__dense__kernel": _kernel() * 1j, "params__dense__bias": BIAS.astype(np.int32)},
+            r"other types: params\.dense\.kernel is complex64, .*bias is int32, the model has float32",
+        ),
+        (
             {"params__dense__kernel": _kernel(), "params__dense__bias": BIAS, "other__scale": BIAS},
             r"unexpected other\.scale",
         ),

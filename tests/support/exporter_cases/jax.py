@@ -163,6 +163,8 @@ def _digits() -> tuple[Any, dict[str, Any]]:
 
 
 # --- refused ------------------------------------------------------------------------------------------------
+# Both forms of file hold names and numbers only, so that no trust is ever asked for: what would have to be trusted
+# (objects, links, names that lead elsewhere) is refused always.
 
 
 def _without_factory(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -180,6 +182,16 @@ def _foreign_factory(folder: Path) -> tuple[Any, dict[str, Any]]:
 def _half_a_msgpack(folder: Path) -> tuple[Any, dict[str, Any]]:
     source, options = _msgpack(folder)
     source.write_bytes(source.read_bytes()[:-40])
+    return source, options
+
+
+def _objects_in_msgpack(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """An array of addresses of Python objects, as NumPy would write it."""
+    import msgpack
+
+    source, options = _msgpack(folder)
+    array = msgpack.ExtType(1, msgpack.packb(((1,), "O", b"\1" * 8)))
+    source.write_bytes(msgpack.packb({"params": {"w": array}}))
     return source, options
 
 
@@ -285,6 +297,7 @@ CASES = ExporterCases(
         ),
         "foreign_factory": Refusal(_foreign_factory, "SourceError", r"missing b1.*unexpected batch_stats\."),
         "half_a_msgpack": Refusal(_half_a_msgpack, "SourceError", "is no whole Flax msgpack file"),
+        "objects_in_msgpack": Refusal(_objects_in_msgpack, "SourceError", "it has an array of O"),
         "half_an_orbax": Refusal(_half_an_orbax, "SourceError", "has no whole array"),
         "without_metadata": Refusal(_without_metadata, "SourceError", "has no _METADATA"),
         "names_elsewhere": Refusal(_names_elsewhere, "SourceError", "names an array .*expected keys without '/'"),
