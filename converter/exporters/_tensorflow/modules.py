@@ -45,9 +45,12 @@ def open_module(module: Any, config: ExportConfig, weights: Weights) -> SourceMo
     """
     if not callable(module):
         functions = [name for name, value in vars(type(module)).items() if is_function(value)]
+        instead = (
+            f"one of its functions: {', '.join(functions)}" if functions else "a tf.function that uses it"
+        )
         raise SourceError(
-            f"a {type(module).__qualname__} cannot be called, so nothing says what to convert. Give it a __call__, or "
-            f"pass {'one of its functions: ' + ', '.join(functions) if functions else 'a tf.function that uses it'}."
+            f"a {type(module).__qualname__} cannot be called, so nothing says what to convert. Give it a "
+            f"__call__, or pass {instead}."
         )
     return _open(module, module, module.__call__, config, weights)
 
