@@ -1,9 +1,8 @@
-"""From a MindIR message to an ONNX model with its weights."""
+"""From a MindIR program to an ONNX model, but for its weights, which `writing` adds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +13,7 @@ from paritygate.converter.exporters._mindspore.mindir import Program
 from paritygate.converter.exporters._mindspore.scopes import Scope
 from paritygate.converter.exporters._mindspore.translate import Translator, Unsupported
 from paritygate.converter.exporters._mindspore.values import Abstract, Known, Tensor, Value
-from paritygate.converter.exporters.base import ConversionRequest
+from paritygate.converter.exporters._mindspore.writing import names_used
 from paritygate.converter.types import Array, DType, TensorSpec
 
 IR_VERSION = 9
@@ -29,13 +28,13 @@ def build_model(
     opset: int,
     unsupported: Unsupported,
 ) -> tuple[onnx.ModelProto, list[str]]:
-    """Translate a program; gives the model, and the cells that raise an error for some inputs.
+    """Translate a program; gives the model without weights, and the cells that raise an error for some inputs.
 
     Args:
         program: What MindSpore compiled.
         inputs: The graph inputs, under the source's own names.
         outputs: Names of the outputs, in order.
-        weights: Values of the weights by their own names; only those that act are written.
+        weights: Values of the weights by their own names; only types and sizes are looked at.
         opset: The operator set to declare.
         unsupported: Makes the error for a node without ONNX form.
 
@@ -74,9 +73,8 @@ def build_model(
             )
         )
     graph = onnx.helper.make_graph(emitter.main.nodes, "mindspore", _inputs(inputs), infos)
-    used = _names_used(graph)
+    used = names_used(graph)
     graph.initializer.extend(tensor for tensor in emitter.initializers if tensor.name in used)
-    _add_weights(graph, {name: array for name, array in weights.items() if name in used})
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     model.ir_version = IR_VERSION
     return model, sorted(translator.refuses)
@@ -91,33 +89,3 @@ def _sizes(value: Value) -> list[int | None] | None:
 
 def _inputs(inputs: Sequence[TensorSpec]) -> list[onnx.ValueInfoProto]:
     return [onnx.helper.make_tensor_value_info(spec.name, spec.dtype.onnx, spec.shape) for spec in inputs]
-
-
-def _add_weights(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> None:
-    for name, array in weights.items():
-        tensor = graph.initializer.add(
-            name=name, data_type=DType.from_numpy(array.dtype).onnx, dims=array.shape
-        )
-        tensor.raw_data = array.tobytes()
-
-
-def _names_used(graph: Any) -> set[str]:
-    used: set[str] = set()
-    for node in graph.node:
-        used |= set(node.input)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                used |= _names_used(attribute.g)
-    return used
-
-
-def save_model(model: onnx.ModelProto, request: ConversionRequest) -> None:
-    """Write a model; large weights in sum go to a file beside it."""
-    size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
-    if size <= request.external_data_threshold_bytes:
-        request.path.write_bytes(model.SerializeToString(deterministic=True))
-        return
-    location = f"{request.path.name}.data"
-    onnx.save_model(
-        model, str(request.path), save_as_external_data=True, location=location, size_threshold=1024
-    )

@@ -11,9 +11,10 @@ import numpy as np
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._mindspore import calls, capture, cells, explain
 from paritygate.converter.exporters._mindspore.embeddings import row_ranges
-from paritygate.converter.exporters._mindspore.graph import build_model, save_model
+from paritygate.converter.exporters._mindspore.graph import build_model
 from paritygate.converter.exporters._mindspore.mindir import Node, Program, program_of
 from paritygate.converter.exporters._mindspore.values import Shape
+from paritygate.converter.exporters._mindspore.writing import save_model
 from paritygate.converter.exporters.base import (
     ConversionRequest,
     DimCannotVary,
@@ -157,7 +158,7 @@ class CellModel(SourceModel):
             f"{place} raises an error for some inputs; the graph goes on as if it did not."
             for place in refusing
         ]
-        save_model(model, request)
+        save_model(model, weights, request)
 
     def _unsupported(self, node: Node, reason: str) -> ExportError:
         return explain.unsupported(node, reason, self._cell)

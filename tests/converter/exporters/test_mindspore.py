@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 
@@ -23,6 +25,8 @@ from paritygate.converter.exporters._mindspore.operators import OPERATORS
 from paritygate.converter.exporters._mindspore.scanning import RUNS_CODE
 from paritygate.converter.exporters._mindspore.scopes import Scope
 from paritygate.converter.exporters._mindspore.values import Abstract
+from paritygate.converter.exporters._mindspore.writing import save_model
+from paritygate.converter.exporters.base import ConversionRequest
 from paritygate.converter.types import DType, TensorSpec
 from support.environments import real_environment, run_in
 
@@ -151,6 +155,42 @@ def test_missing_mindspore_is_told_with_the_way_to_get_it(tmp_path: Path) -> Non
         ExportError, match=r"needs mindspore, which is not installed here; `paritygate export`"
     ):
         export_model(tmp_path / "net.mindir", tmp_path / "bundle", name="net", framework="mindspore")
+
+
+def _weights() -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return {
+        "wide": rng.normal(size=(300, 500)).astype(np.float32),
+        "turned": rng.normal(size=(40, 30)).T,
+        "small": np.arange(3, dtype=np.int64),
+        "one": np.array(True),
+        "brain": rng.normal(size=700).astype(ml_dtypes.bfloat16),
+        "none": np.zeros((0, 4), np.float32),
+        "unused": np.ones(5, np.float32),
+    }
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["in-one-file", "beside"])
+def test_weights_written_past_the_message_are_what_onnx_reads(beside: bool, tmp_path: Path) -> None:
+    weights = _weights()
+    constant = np.arange(2000, dtype=np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", [name], [f"{name}_out"]) for name in (*weights, "c")[:-2]]
+        + [onnx.helper.make_node("Identity", ["c"], ["c_out"])],
+        "g", [], [onnx.ValueInfoProto(name="c_out")], [onnx.numpy_helper.from_array(constant, "c")],
+    )  # fmt: skip
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    path = tmp_path / "model.onnx"
+    save_model(model, weights, ConversionRequest(path, (), {}, 18, 0 if beside else 1 << 30))
+    assert (tmp_path / "model.onnx.data").exists() == beside
+    if beside:
+        assert path.stat().st_size < 4000
+    read = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+    wanted = {"c": constant, **{name: array for name, array in weights.items() if name != "unused"}}
+    assert read.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert read[name].dtype == array.dtype
+        np.testing.assert_array_equal(read[name], array)
 
 
 # --- every family of operators, against MindSpore -----------------------------------------------------------
