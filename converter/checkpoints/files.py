@@ -6,6 +6,7 @@ import difflib
 import hashlib
 from pathlib import Path
 
+from paritygate.converter._stages import stage
 from paritygate.converter.errors import SourceError, SourceNotFound
 
 
@@ -38,5 +39,5 @@ def _near(path: Path) -> str:
 
 def file_sha256(path: Path) -> str:
     """Hex digest of a file's bytes."""
-    with path.open("rb") as file:
+    with stage("digests"), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

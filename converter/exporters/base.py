@@ -45,6 +45,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import onnx
+
 from paritygate.converter._stages import stage
 from paritygate.converter.bundle import MODEL_FILE, Bundle, BundleDraft, write_bundle
 from paritygate.converter.config import ExportConfig
@@ -61,7 +63,14 @@ from paritygate.converter.exporters.probing import (
     sample_figures,
 )
 from paritygate.converter.exporters.settling import check_asked, demote, settle_dims
-from paritygate.converter.graph.finish import declare_outputs, finish_graph, frozen_dims, output_values
+from paritygate.converter.graph.finish import (
+    declare_outputs,
+    finish_graph,
+    frozen_dims,
+    output_values,
+    read_structure,
+    save_structure,
+)
 from paritygate.converter.types import Array, DemotedDim, Dim, DType, Feeds, Signature, TensorSpec
 
 
@@ -310,20 +319,23 @@ class Exporter(abc.ABC):
             answer = check_repeatable(source, binding)
         path = workspace / MODEL_FILE
         with stage("graph"):
-            binding = _convert(source, binding, path, config)
+            binding, graph = _convert(source, binding, path, config)
             check_asked(binding, config)
             notes = finish_graph(
-                path,
+                graph,
                 name=config.name,
                 inputs=binding.inputs,
                 own_inputs=binding.own_names,
                 outputs=list(answer),
             )
+            save_structure(graph, path)
         if config.after_conversion is not None:
             config.after_conversion(path)
+            graph = read_structure(path)
         with stage("graph"):
-            values = output_values(path)
+            values = output_values(graph)
             dtypes = _graph_dtypes(answer, values, model)
+            del graph  # it may carry all weights, and the probes need the memory
         with stage("probes"):
             said = capture(source, binding, config, dtypes)
             outputs = output_specs(values, said)
@@ -363,7 +375,9 @@ class Exporter(abc.ABC):
         )
 
 
-def _convert(source: NamedSource, binding: Binding, path: Path, config: ExportConfig) -> Binding:
+def _convert(
+    source: NamedSource, binding: Binding, path: Path, config: ExportConfig
+) -> tuple[Binding, onnx.ModelProto]:
     """Convert, demoting one dimension after the other until the framework's exporter is content."""
     while True:
         request = ConversionRequest(
@@ -379,9 +393,10 @@ def _convert(source: NamedSource, binding: Binding, path: Path, config: ExportCo
             size = binding.trace_dims[verdict.dim]
             binding = demote(source, binding, config, DemotedDim(verdict.dim, size, verdict.reason))
             continue
-        frozen = frozen_dims(path, binding.inputs, binding.own_names)
+        graph = read_structure(path)
+        frozen = frozen_dims(graph, binding.inputs, binding.own_names)
         if not frozen:
-            return binding
+            return binding, graph
         for dim, size in frozen.items():
             reason = f"the framework's exporter fixed it at {size} without a word"
             binding = demote(source, binding, config, DemotedDim(dim, size, reason))

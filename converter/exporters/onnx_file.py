@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import onnx
 
+from paritygate.converter._stages import stage
 from paritygate.converter.checkpoints.files import file_sha256
 from paritygate.converter.checkpoints.sniffing import is_first_for, refuse_foreign
 from paritygate.converter.config import ExportConfig
@@ -77,7 +78,8 @@ def _open(source: Any, config: ExportConfig, folder: Path) -> OnnxModel:
     sha256 = file_sha256(Path(source)) if isinstance(source, str | Path) else None
     model = OnnxModel(proto, inputs, folder, notes, Weights("as in the file", sha256), trust=config.trust)
     try:
-        model.referee.check()
+        with stage("probes"):  # the evaluator loads the model, for its answers alone
+            model.referee.check()
     except BaseException:
         model.close()
         raise

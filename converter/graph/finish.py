@@ -1,6 +1,7 @@
 """Make a freshly converted graph say what was declared: names, dims, nothing of the machine that wrote it.
 
-Works on the structure alone: weights in a side file are neither read nor moved.
+Works on the structure alone: weights in a side file are neither read nor moved. Parsing and writing a model that
+carries its weights takes as long as a good part of its conversion, so the steps share one parsed model.
 """
 
 from __future__ import annotations
@@ -21,13 +22,28 @@ KEPT_NODE_METADATA = ("namespace", "pkg.torch.onnx.name_scopes", "pkg.torch.onnx
 """Which layer a node came from. Everything else, stack traces with local paths first of all, is dropped."""
 
 
+def read_structure(path: Path) -> onnx.ModelProto:
+    """A model as its file has it; weights in a side file stay there."""
+    return onnx.load(path, load_external_data=False)
+
+
+def save_structure(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model without touching its external data; the same model gives the same bytes."""
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
 def finish_graph(
-    path: Path, *, name: str, inputs: Sequence[TensorSpec], own_inputs: Sequence[str], outputs: Sequence[str]
+    model: onnx.ModelProto,
+    *,
+    name: str,
+    inputs: Sequence[TensorSpec],
+    own_inputs: Sequence[str],
+    outputs: Sequence[str],
 ) -> list[str]:
-    """Rename a converted file's inputs, outputs and open dims in place, and check that it fits the declaration.
+    """Rename a converted model's inputs, outputs and open dims, and check that it fits the declaration.
 
     Args:
-        path: The ONNX file; rewritten.
+        model: Changed in place.
         name: The graph's new name.
         inputs: The declared inputs in order, with open dims by name.
         own_inputs: What the source calls the same inputs; the graph's inputs are found by these names, or by
@@ -40,7 +56,6 @@ def finish_graph(
     Raises:
         ExportError: If number, dtype or rank of inputs or outputs differ from the declaration.
     """
-    model = onnx.load(path, load_external_data=False)
     notes = _match_inputs(model.graph, inputs, own_inputs)
     _separate_outputs(model.graph)
     _check_output_count(model.graph, outputs)
@@ -50,14 +65,14 @@ def finish_graph(
     _name_dims(model.graph, inputs)
     _forget_origin(model)
     model.graph.name = name
-    save_structure(model, path)
     return notes
 
 
-def frozen_dims(path: Path, inputs: Sequence[TensorSpec], own_inputs: Sequence[str]) -> dict[str, int]:
+def frozen_dims(
+    model: onnx.ModelProto, inputs: Sequence[TensorSpec], own_inputs: Sequence[str]
+) -> dict[str, int]:
     """Dims that were to stay open and that the converter fixed without a word, with the size it gave them."""
-    graph = onnx.load(path, load_external_data=False).graph
-    values = {value.name: value for value in _real_inputs(graph)}
+    values = {value.name: value for value in _real_inputs(model.graph)}
     in_order = list(values.values()) if not set(values) <= set(own_inputs) else []
     frozen: dict[str, int] = {}
     for index, (own, spec) in enumerate(zip(own_inputs, inputs, strict=True)):
@@ -70,11 +85,10 @@ def frozen_dims(path: Path, inputs: Sequence[TensorSpec], own_inputs: Sequence[s
     return frozen
 
 
-def output_values(path: Path) -> list[tuple[str, DType, tuple[Dim, ...] | None]]:
+def output_values(model: onnx.ModelProto) -> list[tuple[str, DType, tuple[Dim, ...] | None]]:
     """Name, dtype and shape of each graph output; a dim without size or name is `""`, no shape is None."""
-    graph = onnx.load(path, load_external_data=False).graph
     found: list[tuple[str, DType, tuple[Dim, ...] | None]] = []
-    for value in graph.output:
+    for value in model.graph.output:
         tensor = value.type.tensor_type
         if not value.type.HasField("tensor_type"):
             kind = value.type.WhichOneof("value")
@@ -92,12 +106,15 @@ def declare_outputs(path: Path, outputs: Sequence[TensorSpec]) -> None:
     Raises:
         ExportError: If onnx's checker or its shape inference refuses the file.
     """
-    model = onnx.load(path, load_external_data=False)
+    model = read_structure(path)
+    before = [value.SerializeToString() for value in model.graph.output]
     for value, spec in zip(model.graph.output, outputs, strict=True):
         _set_shape(value, spec.shape)
-    save_structure(model, path)
+    if [value.SerializeToString() for value in model.graph.output] != before:
+        save_structure(model, path)
     try:
         onnx.checker.check_model(str(path))
+        _leave_out_values(model)
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -106,9 +123,17 @@ def declare_outputs(path: Path, outputs: Sequence[TensorSpec]) -> None:
         ) from error
 
 
-def save_structure(model: onnx.ModelProto, path: Path) -> None:
-    """Write a model without touching its external data; the same model gives the same bytes."""
-    path.write_bytes(model.SerializeToString(deterministic=True))
+_READ_BY_INFERENCE_BYTES = 4096
+"""Shape inference reads the values of what may be a shape; larger weights it only asks for their own."""
+
+
+def _leave_out_values(model: onnx.ModelProto) -> None:
+    """Take the bytes of large weights out, which shape inference would carry through its own copies."""
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) > _READ_BY_INFERENCE_BYTES:
+            tensor.ClearField("raw_data")
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value="left_out")
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:

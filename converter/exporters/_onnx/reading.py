@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,9 @@ def weight_bytes(folder: Path) -> int:
 
 def write_converted(folder: Path, path: Path, threshold_bytes: int) -> None:
     """Write a prepared model as one file, or with the weights beside it if they are larger than a threshold."""
+    if weight_bytes(folder) <= threshold_bytes and not (folder / DATA_FILE).exists():
+        shutil.copyfile(folder / PREPARED_FILE, path)
+        return
     model = onnx.load(folder / PREPARED_FILE)
     if weight_bytes(folder) > threshold_bytes:
         onnx.save(

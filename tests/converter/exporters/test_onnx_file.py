@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -520,8 +521,11 @@ def test_operators_of_the_standard_are_answered_as_the_standard_says() -> None:
     """Every operator test of onnx: scanned, named, evaluated; nothing fails in an unknown way."""
     from onnx.backend.test.case.node import collect_testcases
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # onnx makes its cases with casts that overflow
+        cases = collect_testcases(None)
     wrong = []
-    for case in collect_testcases(None):
+    for case in cases:
         model = case.model
         try:
             scan(model, ExportConfig(name="x"))
