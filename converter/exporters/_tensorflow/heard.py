@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from paritygate.converter.errors import ExportError, UnsupportedOperator
@@ -32,8 +32,15 @@ class _Collector(logging.Handler):
         self._heard.append(record)
 
 
-def raise_heard(heard: Sequence[logging.LogRecord], opset: int) -> None:
+def raise_heard(
+    heard: Sequence[logging.LogRecord], opset: int, line_of: Callable[[str, str], str | None]
+) -> None:
     """Raise the first of the collected errors.
+
+    Args:
+        heard: What was logged.
+        opset: The opset that was asked for.
+        line_of: The user's line that made a node of a name and an operator, if it is known.
 
     Raises:
         UnsupportedOperator: If an operator has no form; named with the layer that uses it.
@@ -42,8 +49,10 @@ def raise_heard(heard: Sequence[logging.LogRecord], opset: int) -> None:
     for record in heard:
         if record.msg.startswith("Tensorflow op [") and isinstance(record.args, tuple):
             node, operator = str(record.args[0]), str(record.args[1])
+            line = line_of(node, operator)
             raise UnsupportedOperator(
-                f"TensorFlow operator {operator} in {_layer(node)} has no ONNX form at opset {opset}. "
+                f"TensorFlow operator {operator} in {_layer(node)}{f' ({line})' if line else ''} has no ONNX form "
+                f"at opset {opset}. "
                 "Replace it by operators that have one, or move it out of the model.",
                 operator=operator,
                 module=_layer(node),

@@ -76,5 +76,8 @@ def telling_line(error: BaseException) -> str:
     """The line in which TensorFlow or Keras says what is wrong, out of the many that say where."""
     text = re.sub(r"\x1b\[\d*m", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(_NO_NEWS)] or lines or [type(error).__name__]
+    raised = [line for line in lines if "in user code" in text and re.match(r"\w*(Error|Exception): ", line)]
+    telling = (
+        raised or [line for line in lines if not line.startswith(_NO_NEWS)] or lines or [type(error).__name__]
+    )
     return telling[0].split(" [Op:")[0][:300]

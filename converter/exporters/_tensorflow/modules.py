@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paritygate.converter.config import ExportConfig
@@ -71,10 +71,21 @@ def _open(
     if signature is None:
         return open_callable(source, answer, function, config, weights)
     specs, _ = signature if _is_pair(signature) else (signature, {})
+    _refuse_other_kinds(source, specs)
     parameters = [name for name in inspect.signature(function).parameters if name != "self"]
     return open_specs(
         answer, [(spec.name or parameters[k], spec) for k, spec in enumerate(specs)], config, weights
     )
+
+
+def _refuse_other_kinds(source: Any, specs: Sequence[Any]) -> None:
+    """Refuse ragged and sparse tensors, and structures of tensors, as inputs."""
+    strange = [spec for spec in specs if type(spec).__name__ not in ("TensorSpec", "BoundedTensorSpec")]
+    if strange:
+        raise ExportError(
+            f"{getattr(source, '__name__', type(source).__name__)} takes a {type(strange[0]).__name__}; served "
+            "models take dense tensors, one by one. Wrap it in a tf.function that takes those."
+        )
 
 
 def open_specs(

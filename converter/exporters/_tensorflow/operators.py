@@ -1,9 +1,10 @@
 """ONNX forms of TensorFlow operators that tf2onnx 1.17 does not know, or writes so that they differ.
 
 tf2onnx writes the floor division of integers as ONNX `Div`, which truncates, and the modulo that follows from it:
-wrong for every pair of unlike signs with a remainder. It writes maxima and minima of integers through float32, and
-onnxruntime sums int64 in float64. Only nodes are used here that onnxruntime's CPU kernels compute in integers:
-`Div`, which truncates, and `Mod` without fmod, which takes the divisor's sign; other widths are computed in int64.
+wrong for every pair of unlike signs with a remainder. The truncating division of floats it does not truncate.
+It writes maxima and minima of integers through float32, and onnxruntime sums int64 in float64. Only nodes are
+used here that onnxruntime's CPU kernels compute in integers: `Div`, which truncates, and `Mod` without fmod, which
+takes the divisor's sign; other widths are computed in int64.
 
 A divisor of zero is an error in both. The lowest int64 divided by -1 makes the processor trap, which would end a
 whole server for one request, so a divisor of -1 never reaches a kernel; the quotient wraps.
@@ -33,13 +34,15 @@ def custom_handlers() -> dict[str, tuple[Callable[..., None], list[Any]]]:
         "Log": _write_log,
         "FloorDiv": _divide(_floored, whole_only=True),
         "Div": _divide(_truncated, whole_only=True),
-        "TruncateDiv": _divide(_truncated, whole_only=True),
+        "TruncateDiv": _divide(_truncated, _float_truncated),
         "FloorMod": _divide(_remainder, _float_remainder),
         "Mod": _divide(_truncated_rest, _float_rest),
         "TruncateMod": _divide(_truncated_rest, _float_rest),
         "Maximum": _extreme("Max"),
         "Minimum": _extreme("Min"),
         "Sum": _write_sum,
+        "StringLower": _refuse_case,
+        "StringUpper": _refuse_case,
     }
     return {operator: (handler, []) for operator, handler in handlers.items()}
 
@@ -158,6 +161,13 @@ def _write_log(graph: Any, node: Any, _name: str, _args: Any) -> None:
     _replace(graph, node, nodes.cast(nodes.add("Log", wide, dtype=TensorProto.DOUBLE), dtype))
 
 
+def _refuse_case(_graph: Any, node: Any, _name: str, _args: Any) -> None:
+    """Refuse it: TensorFlow knows ASCII; onnxruntime asks a locale, and loads no model where that is missing."""
+    raise ValueError(
+        f"{node.type} has no ONNX form that computes the same on every machine. Change the case before the model"
+    )
+
+
 def _write_erfc(graph: Any, node: Any, _name: str, _args: Any) -> None:
     """Write Erfc, in which TensorFlow 2.21 computes gelu and which tf2onnx 1.17 does not know, as 1 - Erf."""
     nodes, dtype = Nodes(graph, node), graph.get_dtype(node.output[0])
@@ -232,6 +242,14 @@ def _floored(nodes: Nodes, left: str, right: str) -> str:
 def _float_rest(nodes: Nodes, left: str, right: str, dtype: int) -> str:
     """C's fmod, which TensorFlow computes; tf2onnx's x - floor(x/y) * y loses every digit of a large quotient."""
     return nodes.add("Mod", left, right, dtype=dtype, fmod=1)
+
+
+def _float_truncated(nodes: Nodes, left: str, right: str, dtype: int) -> str:
+    """The quotient cut towards zero, which tf2onnx leaves as it is."""
+    quotient = nodes.add("Div", left, right, dtype=dtype)
+    below = nodes.add("Less", quotient, nodes.like(0, dtype), dtype=_BOOL)
+    ceiling, floor = (nodes.add(operator, quotient, dtype=dtype) for operator in ("Ceil", "Floor"))
+    return nodes.add("Where", below, ceiling, floor, dtype=dtype)
 
 
 def _float_remainder(nodes: Nodes, left: str, right: str, dtype: int) -> str:

@@ -14,6 +14,7 @@ from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._tensorflow.heard import heard_errors, raise_heard
 from paritygate.converter.exporters._tensorflow.imports import first_line
 from paritygate.converter.exporters._tensorflow.operators import custom_handlers
+from paritygate.converter.exporters._tensorflow.source_lines import source_line
 from paritygate.converter.exporters.base import ConversionRequest
 from paritygate.converter.types import TensorSpec
 
@@ -42,13 +43,17 @@ def write_onnx(
     import tf2onnx
 
     options = {"opset": request.opset, "custom_op_handlers": custom_handlers(), "large_model": large}
+
+    def line_of(node: str, operator: str) -> str | None:
+        return source_line(function.get_concrete_function(*signature).graph, node, operator)
+
     with heard_errors() as heard, _numpy_2_for_large_models():
         try:
             model, storage = _converted(function, signature, options)
         except Exception as error:
-            raise_heard(heard, request.opset)
+            raise_heard(heard, request.opset, line_of)
             raise _cannot_convert(error, tf2onnx.__version__) from error
-    raise_heard(heard, request.opset)
+    raise_heard(heard, request.opset, line_of)
     _rename_inputs(model, signature, request.inputs)
     _declare_sizes(model.graph, output_shapes)
     if storage is None:
