@@ -10,7 +10,7 @@ import numpy as np
 ENVIRONMENT: str | None = "mindspore"
 MODEL = "MindSpore cell of the ResNet-50 layout, 25.6 M parameters"
 _STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
-_SIZE = 64
+_SIZE = 32
 
 
 def build() -> tuple[Any, dict[str, Any]]:
