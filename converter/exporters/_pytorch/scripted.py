@@ -161,7 +161,7 @@ def _flat_script(
     """A script with flat inputs and outputs that calls the user's own."""
     names = _argument_names(plan)
     taken = ", ".join(f"{name}: Tensor" for name in names)
-    call = plan.source_text(f"self.{_SOURCE}", names.__getitem__)
+    call = plan.text(f"self.{_SOURCE}", names.__getitem__)
     given = ", ".join(outputs) or "answer"
     code = f"def forward(self, {taken}):\n    answer = {call}\n    return {given}\n"
     with _unwarned():
