@@ -59,6 +59,13 @@ def _ordinal() -> tuple[Any, dict[str, Any]]:
     return make_pipeline(columns, DecisionTreeClassifier()).fit(_HOUSES, _DEAR), {"inputs": _HOUSES.head(8)}
 
 
+def _sparse() -> tuple[Any, dict[str, Any]]:
+    """Behind an encoder that gives a sparse matrix, whose zeros are missing to XGBoost."""
+    codes = np.random.default_rng(1).integers(0, 9, (200, 3))
+    model = make_pipeline(OneHotEncoder(), _xgb()).fit(codes, codes.sum(axis=1) > 12)
+    return model, {"inputs": codes[:20]}
+
+
 def _texts() -> tuple[Any, dict[str, Any]]:
     columns = ColumnTransformer([("text", TfidfVectorizer(), "text"), ("size", StandardScaler(), ["size"])])
     model = make_pipeline(columns, LogisticRegression()).fit(_NOTES, np.arange(40) % 2)
@@ -95,6 +102,7 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
         HistGradientBoostingClassifier(max_iter=10, random_state=0), sparse_output=False
     ),
     "columns-xgboost": lambda: _houses(_xgb(xgboost.XGBRegressor), _PRICE),
+    "sparse-xgboost": _sparse,
     "columns-lightgbm": lambda: _houses(_lgbm()),
     "ordinal": _ordinal,
     "texts": _texts,

@@ -24,6 +24,8 @@ def keep_outputs(graph: onnx.GraphProto, answers: Feeds, opset: int) -> None:
             f"skl2onnx gives the outputs {[v.name for v in given]}, the source {list(answers)}."
         )
     kept = []
+    # These operators give float32 whatever they are given; float64 would promise digits that are not there.
+    summed = any(node.op_type.startswith("TreeEnsemble") for node in graph.node)
     for value, (name, answer) in zip(given, answers.items(), strict=False):
         rank = len(value.type.tensor_type.shape.dim)
         if not value.type.HasField("tensor_type"):
@@ -33,6 +35,8 @@ def keep_outputs(graph: onnx.GraphProto, answers: Feeds, opset: int) -> None:
         elif rank != answer.ndim:
             # skl2onnx declares one axis for the labels of several classes at once, and gives two, as it should.
             value.type.tensor_type.ClearField("shape")
+        if summed and value.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE:
+            value = _narrowed(graph, value)
         kept.append(value)
     del graph.output[:]
     graph.output.extend(kept)
@@ -56,6 +60,18 @@ def narrow_inputs(graph: onnx.GraphProto, specs: Sequence[TensorSpec]) -> None:
             node.input[:] = [wide if name == value.name else name for name in node.input]
         graph.node.insert(0, onnx.helper.make_node("Cast", [value.name], [wide], name=wide, to=told))
         value.type.tensor_type.elem_type = spec.dtype.onnx
+
+
+def _narrowed(graph: onnx.GraphProto, value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    """A float64 graph output as float32."""
+    given = onnx.ValueInfoProto()
+    given.CopyFrom(value)
+    given.name = f"{value.name}_float"
+    given.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    graph.node.append(
+        onnx.helper.make_node("Cast", [value.name], [given.name], name=given.name, to=onnx.TensorProto.FLOAT)
+    )
+    return given
 
 
 def _squeezed(graph: onnx.GraphProto, value: onnx.ValueInfoProto, opset: int) -> onnx.ValueInfoProto:

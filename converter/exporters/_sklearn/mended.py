@@ -53,13 +53,21 @@ def refuse_wrong(path: str, part: Any) -> None:
 
 
 def mended_converters() -> OwnConverters:
-    """For imputers, quadratic discriminants and classifiers trained by gradient descent."""
-    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+    """For imputers, binarizers, discriminants and classifiers trained by gradient descent."""
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import SGDClassifier
+    from sklearn.preprocessing import Binarizer
 
+    own = {
+        SimpleImputer: _impute,
+        Binarizer: _binarize,
+        QuadraticDiscriminantAnalysis: _discriminate,
+        LinearDiscriminantAnalysis: _score_linearly,
+        SGDClassifier: _score_linearly,
+    }
     return OwnConverters(
-        {SimpleImputer: _impute, QuadraticDiscriminantAnalysis: _discriminate, SGDClassifier: _descend},
+        own,
         {SimpleImputer: _declare_imputed, QuadraticDiscriminantAnalysis: _declare_discriminated},
         {},
     )
@@ -90,16 +98,20 @@ def _discriminate(scope: Any, operator: Any, container: Any) -> None:
     hand_over(graph, scope, container, {wide: wide, flat: label})
 
 
-# --- gradient descent ---------------------------------------------------------------------------------------
+# --- linear classifiers -------------------------------------------------------------------------------------
 
 
-def _descend(scope: Any, operator: Any, container: Any) -> None:
-    """Labels from the scores, as scikit-learn takes them: shares of large scores are all 1 in float32."""
+def _score_linearly(scope: Any, operator: Any, container: Any) -> None:
+    """Labels from the scores, as scikit-learn takes them: shares of large scores are all 1 in float32.
+
+    For two classes skl2onnx gives a linear discriminant the shares of twice its score.
+    """
     from skl2onnx.common._registration import get_converter
 
     model = operator.raw_operator
-    if model.loss not in ("log_loss", "modified_huber"):
-        get_converter("SklearnSGDClassifier")(scope, operator, container)
+    loss = getattr(model, "loss", "log_loss" if model.coef_.shape[0] == 1 else "")
+    if loss not in ("log_loss", "modified_huber"):
+        get_converter(operator.type)(scope, operator, container)
         return
     graph = GraphBuilder()
     kind = np.float64 if _is_wide(operator) else np.float32
@@ -116,16 +128,15 @@ def _descend(scope: Any, operator: Any, container: Any) -> None:
     classes = model.classes_
     classes = classes if classes.dtype.kind in "OU" else as_labels(classes)
     label = graph.add("Identity", graph.add("Gather", graph.constant(classes), index))
-    shares = graph.add("Identity", _shares(graph, scores, model, kind))
+    shares = graph.add("Identity", _shares(graph, scores, loss, model.coef_.shape[0], kind))
     told = {label: operator.outputs[0].full_name, shares: operator.outputs[1].full_name}
     hand_over(graph, scope, container, {name: name for name in names} | told)
 
 
-def _shares(graph: GraphBuilder, scores: str, model: Any, kind: type) -> str:
+def _shares(graph: GraphBuilder, scores: str, loss: str, count: int, kind: type) -> str:
     """Shares of two classes add up to 1 by themselves, those of more are divided by their sum."""
     one, half = graph.constant(kind(1)), graph.constant(kind(0.5))
-    count = model.coef_.shape[0]
-    if model.loss == "log_loss":
+    if loss == "log_loss":
         logarithms = graph.add("Neg", graph.add("Softplus", graph.add("Neg", scores)))
         if count > 1:
             return graph.add("Softmax", logarithms, axis=1)
@@ -142,6 +153,22 @@ def _shares(graph: GraphBuilder, scores: str, model: Any, kind: type) -> str:
     raised = graph.add("Where", nothing, one, raised)
     total = graph.add("Where", nothing, graph.constant(kind(count)), total)
     return graph.add("Div", raised, total)
+
+
+# --- binarizers ---------------------------------------------------------------------------------------------
+
+
+def _binarize(scope: Any, operator: Any, container: Any) -> None:
+    """Above the threshold is 1; of float64 skl2onnx makes 1 at the threshold too."""
+    from skl2onnx.common.data_types import guess_proto_type
+
+    graph = GraphBuilder()
+    names = [value.full_name for value in operator.inputs]
+    parts = [graph.cast(name, np.float64) for name in names]
+    given = parts[0] if len(parts) == 1 else graph.add("Concat", *parts, axis=1)
+    over = graph.add("Greater", given, graph.constant(np.float64(operator.raw_operator.threshold)))
+    result = graph.add("Cast", over, to=guess_proto_type(operator.outputs[0].type))
+    hand_over(graph, scope, container, {n: n for n in names} | {result: operator.outputs[0].full_name})
 
 
 # --- imputers -----------------------------------------------------------------------------------------------

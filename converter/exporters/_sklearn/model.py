@@ -30,7 +30,7 @@ from paritygate.converter.exporters._sklearn.inner_trees import inner_forests
 from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served, undeclared_input
 from paritygate.converter.exporters._sklearn.pools import acceptable, first_example, learnt_rows
 from paritygate.converter.exporters._sklearn.texts import lowering_note, takes_texts
-from paritygate.converter.exporters._sklearn.trees import ensemble_of
+from paritygate.converter.exporters._sklearn.trees import ensemble_of, sparse_fed
 from paritygate.converter.exporters._trees.edges import asked_note, edge_rows
 from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import declared_inputs
@@ -116,7 +116,8 @@ class EstimatorModel(SourceModel):
 
     def convert(self, request: ConversionRequest) -> None:
         """Write the estimator with skl2onnx, its outputs in the source's own form."""
-        model = self._convert(request)
+        with sparse_fed(self._given_sparse(request.example)):
+            model = self._convert(request)
         narrow_inputs(model.graph, request.inputs)
         answers = self.run(request.example)
         opset = settle_opsets(model, request.opset)
@@ -132,6 +133,14 @@ class EstimatorModel(SourceModel):
             onnx.save_model(model, str(request.path), save_as_external_data=True, location=side_file)
         else:
             request.path.write_bytes(model.SerializeToString(deterministic=True))
+
+    def _given_sparse(self, example: Feeds) -> list[Any]:
+        """The last step of a pipeline and all inside it, if the steps before give a sparse matrix."""
+        steps: list[Any] = getattr(self._estimator, "steps", [])
+        if len(steps) < 2:
+            return []
+        before = self._estimator[:-1].transform(self._table(example))
+        return [part for _, part in parts(steps[-1][1])] if hasattr(before, "toarray") else []
 
     def acceptable(self, feeds: Feeds) -> Feeds:
         """Known categories instead of random texts and, where an encoder refuses others, of random numbers."""

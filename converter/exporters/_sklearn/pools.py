@@ -134,7 +134,7 @@ def _pools(estimator: Any, inputs: Sequence[SourceInput], *, strictly: bool = Fa
     if alone and inputs[0].dtype is DType.STRING and takes_texts(estimator):
         vectorizers = [part for _, part in parts(estimator) if is_vectorizer(part)]
         return {inputs[0].name: [[text for part in vectorizers for text in known_texts(part)]]}
-    users = _column_users(estimator)
+    known = _known_by_column(estimator, strictly)
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     pools: dict[str, list[list[Any]]] = {}
     place = 0
@@ -143,16 +143,20 @@ def _pools(estimator: Any, inputs: Sequence[SourceInput], *, strictly: bool = Fa
         pools[spec.name] = []
         for _ in range(width):
             name = names[place] if alone and place < len(names) else spec.name
-            known_as: set[int | str] = {place, name}
-            found = [v for user, columns in users for v in _known_of(user, columns, known_as, strictly)]
-            pools[spec.name].append(_of_type(found, spec.dtype))
+            pools[spec.name].append(_of_type([*known.get(place, ()), *known.get(name, ())], spec.dtype))
             place += 1
     return pools
 
 
-def _known_of(user: Any, columns: Sequence[int | str], known_as: set[int | str], strictly: bool) -> list[Any]:
-    places = [at for at, column in enumerate(columns) if column in known_as]
-    return [value for at in places for value in _known_to(user, at, strictly)]
+def _known_by_column(estimator: Any, strictly: bool) -> dict[int | str, list[Any]]:
+    """What is known of each column that anybody knows something of, by its name or place."""
+    known: dict[int | str, list[Any]] = {}
+    for user, columns in _column_users(estimator):
+        for place, column in enumerate(columns):
+            found = _known_to(user, place, strictly)
+            if found:
+                known.setdefault(column, []).extend(found)
+    return known
 
 
 def _of_type(values: Sequence[Any], dtype: DType) -> list[Any]:

@@ -9,8 +9,9 @@ float64, votes are whole, and no threshold is rounded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +36,19 @@ _LINKS: dict[str, Callable[[], Link]] = {
 }  # fmt: skip
 
 
+_SPARSE_FED: ContextVar[frozenset[int]] = ContextVar("sparse_fed", default=frozenset())
+
+
+@contextmanager
+def sparse_fed(estimators: Iterable[Any]) -> Iterator[None]:
+    """Say, during one conversion, which estimators are given sparse matrices."""
+    token = _SPARSE_FED.set(frozenset(id(estimator) for estimator in estimators))
+    try:
+        yield
+    finally:
+        _SPARSE_FED.reset(token)
+
+
 def ensemble_of(estimator: Any) -> Ensemble | None:
     """An estimator of trees in neutral words; None for any other, and for several targets of classes."""
     name, package = type(estimator).__name__, type(estimator).__module__.partition(".")[0]
@@ -47,7 +61,11 @@ def ensemble_of(estimator: Any) -> Ensemble | None:
     if package == "xgboost":
         from paritygate.converter.exporters.xgboost import ensemble_of_estimator as of_xgboost
 
-        return of_xgboost(estimator)
+        ensemble = of_xgboost(estimator)
+        if id(estimator) not in _SPARSE_FED.get():
+            return ensemble
+        # What a sparse matrix does not hold is missing to XGBoost, and those are its zeros.
+        return replace(ensemble, preparation=replace(ensemble.preparation, missing=0.0))
     if package == "lightgbm":
         from paritygate.converter.exporters.lightgbm import ensemble_of_estimator as of_lightgbm
 

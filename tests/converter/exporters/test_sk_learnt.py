@@ -219,6 +219,7 @@ _REAL_SIGNATURES = {
     "frame-of-floats": "(x: float32[batch, 5]) -> (prediction: float32[batch])",
     "xgboost": "(x: float32[batch, 5]) -> (label: int64[batch], probabilities: float32[batch, 3])",
     "lightgbm": "(x: float32[batch, 5]) -> (prediction: float32[batch])",
+    "sparse-xgboost": "(x: int64[batch, 3]) -> (label: int64[batch], probabilities: float32[batch, 2])",
     "forest-with-gaps": "(x: float32[batch, 5]) -> (label: int64[batch], probabilities: float32[batch, 3])",
     **dict.fromkeys(
         ("calibrated-xgboost", "voting", "stacking"),

@@ -12,7 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_iris
-from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
 from sklearn.ensemble import (
     AdaBoostClassifier,
     BaggingClassifier,
@@ -30,7 +30,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.model_selection import RandomizedSearchCV, TunedThresholdClassifierCV
 from sklearn.naive_bayes import CategoricalNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+from sklearn.preprocessing import Binarizer, OneHotEncoder, OrdinalEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from paritygate.converter.bundle import Bundle
@@ -218,3 +218,22 @@ def test_letters_are_refused(tmp_path: Path) -> None:
     model = make_pipeline(CountVectorizer(analyzer="char"), LogisticRegression())
     with pytest.raises(UnsupportedOperator, match=r"CountVectorizer in countvectorizer.*analyzer='word'"):
         _export(model.fit(["ab cd", "ef gh"] * 5, [0, 1] * 5), tmp_path)
+
+
+def test_two_classes_of_a_linear_discriminant_have_the_shares_of_one_score(tmp_path: Path) -> None:
+    """skl2onnx doubles the score, which nobody sees where the classes lie far apart."""
+    near = np.random.default_rng(0).normal(size=(80, 3)) + np.arange(80)[:, None] % 2
+    _prove(LinearDiscriminantAnalysis().fit(near, np.arange(80) % 2), tmp_path)
+
+
+@pytest.mark.parametrize("form", ["float32", "float64"])
+def test_a_binarizer_is_zero_at_its_threshold(form: str, tmp_path: Path) -> None:
+    model = make_pipeline(Binarizer(threshold=0.5), Ridge()).fit(_X, _AMOUNT)
+    at_threshold = {"x": np.full((3, 4), 0.5, form)}
+    _prove(model, tmp_path, inputs=f"x:{form}[batch,4]", samples=[at_threshold], include_samples=True)
+
+
+def test_a_pipeline_of_float64_promises_no_more_than_trees_give(tmp_path: Path) -> None:
+    model = make_pipeline(StandardScaler(), RandomForestClassifier(5)).fit(_X, _Y)
+    bundle = _prove(model, tmp_path, inputs="x:float64[batch,4]")
+    assert str(bundle.signature.outputs[1]) == "probabilities: float32[batch, 3]"
