@@ -72,6 +72,7 @@ ENVIRONMENTS: dict[str, Roots] = {
             "scikit-learn==1.9.1",
             "skl2onnx==1.20.0",
             "onnxmltools==1.16.0",
+            "packaging",  # onnxmltools imports it and does not say so
             "xgboost-cpu==3.2.0",
             "lightgbm==4.7.0",
             "joblib",
