@@ -22,6 +22,7 @@ from paritygate.converter.errors import ConverterError
 from paritygate.converter.exporters import export_model
 from support import tensorflow_files as files
 from support import tensorflow_nets as nets
+from support.model_packages import unpacked
 
 FOLDER = Path(sys.argv[1]) / "files"
 
@@ -211,6 +212,18 @@ def quotients_of_keras() -> Entry:
     return keras.Model([a, b], outputs), {"inputs": example, "framework": "keras"}, None
 
 
+def basic_pitch() -> Entry:
+    """The notes in two seconds of music, trained by the authors of the package; saved by TensorFlow 2.4."""
+    music = np.zeros((2, 43844, 1), np.float32)
+    seconds = np.arange(43844) / 22050
+    for row, notes in enumerate([(220.0, 277.2, 329.6), (440.0, 523.3)]):
+        music[row, :, 0] = sum(np.sin(2 * np.pi * note * seconds) / 4 for note in notes)
+    folder = unpacked("basic-pitch") / "basic_pitch" / "saved_models" / "icassp_2022" / "nmp"
+    name = "input_2"
+    options = {"samples": ({name: music},), "include_samples": True}
+    return str(folder), options, None
+
+
 # --- what is refused ----------------------------------------------------------------------------------------
 
 
@@ -307,7 +320,8 @@ def wrong_example() -> Entry:
 ZOO: tuple[Callable[[], Entry], ...] = (
     other_signature, frozen_at_an_inner_node, checkpoint_of_other_values, several_inputs_and_nested_outputs, words,
     loop_as_long_as_its_input_says, branch_by_value, loop_over_rows, casts, quotients_int32, quotients_int64,
-    quotients_int16, quotients_int8, quotients_float32, quotients_of_keras, no_signature_named, ragged_input,
+    quotients_int16, quotients_int8, quotients_float32, quotients_of_keras, basic_pitch, no_signature_named,
+    ragged_input,
     sparse_input, sparse_output, text_operator, unsupported_operator, unsupported_operator_in_a_file, reads_a_file,
     calls_numpy, module_without_call, wrong_example,
 )  # fmt: skip
