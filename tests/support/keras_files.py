@@ -26,6 +26,10 @@ def other_net() -> Any:
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 
 
+def no_net() -> None:
+    """A factory that forgot to return what it built."""
+
+
 def _package(name: str) -> Any:
     import importlib
 

@@ -281,7 +281,6 @@ def _save_files(folder: Path) -> None:
     folder.mkdir()
     model, _ = trained_sequential()
     model.save(folder / "digits.keras")
-    model.save(folder / "digits.h5")
     model.save_weights(folder / "digits.weights.h5")
     marker = str(folder / "payload-ran")
     planted = layers.Lambda(
@@ -289,7 +288,6 @@ def _save_files(folder: Path) -> None:
     )
     carrier = keras.Sequential([keras.Input((4,), name="x"), planted, layers.Dense(2, name="y")])
     carrier.save(folder / "planted.keras")
-    carrier.save(folder / "planted.h5")
     Path(marker).rmdir()  # building the model ran the payload once, which shows that it works
 
 

@@ -95,6 +95,10 @@ def _other_factory(folder: Path) -> tuple[Any, dict[str, Any]]:
     return files.weights(folder)[0], {"factory": "support.keras_files:other_net"}
 
 
+def _factory_of_nothing(folder: Path) -> tuple[Any, dict[str, Any]]:
+    return files.weights(folder)[0], {"factory": "support.keras_files:no_net"}
+
+
 def _other_checkpoint_factory(folder: Path) -> tuple[Any, dict[str, Any]]:
     return files.checkpoint(folder)[0], {"factory": "support.keras_files:other_net"}
 
@@ -136,6 +140,9 @@ CASES = ExporterCases(
         "half_an_hdf5": Refusal(_half_an_hdf5, "SourceError", "is not a whole HDF5 file"),
         "without_factory": Refusal(_without_factory, "SourceError", "holds weights without a model.*--factory"),
         "other_factory": Refusal(_other_factory, "SourceError", "do not fit the model that .*:other_net builds"),
+        "factory_of_nothing": Refusal(
+            _factory_of_nothing, "FactoryError", r"keras_files:no_net gave a NoneType; expected a keras\.Model"
+        ),
         "other_checkpoint_factory": Refusal(
             _other_checkpoint_factory, "SourceError", r"kernel \[3, 2\].*, which it lacks; it has "
         ),
