@@ -17,10 +17,11 @@ def build() -> tuple[Any, dict[str, Any]]:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(4000, _FEATURES)).astype(np.float32), rng.normal(size=4000)
+    x, y = rng.normal(size=(2000, _FEATURES)).astype(np.float32), rng.normal(size=2000)
     model = lightgbm.LGBMRegressor(
-        n_estimators=_TREES, num_leaves=_LEAVES, min_child_samples=1, learning_rate=0.01, n_jobs=2, verbose=-1
-    )
+        n_estimators=_TREES, num_leaves=_LEAVES, min_child_samples=1, learning_rate=0.01, max_bin=15,
+        n_jobs=1, verbose=-1,
+    )  # fmt: skip
     return model.fit(x, y), {}
 
 

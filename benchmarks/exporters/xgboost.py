@@ -17,10 +17,10 @@ def build() -> tuple[Any, dict[str, Any]]:
     import xgboost
 
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(4000, _FEATURES)).astype(np.float32), rng.normal(size=4000)
+    x, y = rng.normal(size=(2000, _FEATURES)).astype(np.float32), rng.normal(size=2000)
     model = xgboost.XGBRegressor(
         n_estimators=_TREES, max_leaves=_LEAVES, max_depth=0, grow_policy="lossguide",
-        learning_rate=0.01, min_child_weight=0, n_jobs=2,
+        learning_rate=0.01, min_child_weight=0, max_bin=16, n_jobs=1,
     )  # fmt: skip
     return model.fit(x, y), {}
 
