@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from paritygate.converter.checkpoints.files import existing_file, file_sha256
+from paritygate.converter.checkpoints.misfit import misfit, some
 from paritygate.converter.errors import SourceError
 
 Name = tuple[str, ...]
@@ -268,8 +269,6 @@ _TRAINING = re.compile(
 )
 """Entries beside the weights that training keeps and a model does not need."""
 
-_SHOWN = 5
-
 
 def take(
     checkpoint: Checkpoint,
@@ -292,29 +291,29 @@ def take(
         SourceError: If names or shapes differ; lists them with the nearest names.
     """
     found, selection, notes = _selected(checkpoint, wanted, entry)
-    missing = sorted(wanted.keys() - found.keys())
     tops = {name[0] for name in wanted}
     extra = [name for name in found if name not in wanted]
     unexpected = [name for name in extra if name[0] in tops or not _TRAINING.search(name[0])]
     opened = {name: found[name]() for name in wanted if name in found}
-    shapes = [
-        f"{_shown(name)} is {list(value.shape)}, the model has {list(wanted[name][0])}"
-        for name, value in opened.items()
-        if value.shape != tuple(wanted[name][0])
-    ]
+    shapes = {_shown(name): value.shape for name, value in opened.items()}
     types = [
         f"{_shown(name)} is {value.dtype}, the model has {np.dtype(wanted[name][1])}"
         for name, value in opened.items()
         if not _means_the_same(value.dtype, np.dtype(wanted[name][1]))
     ]
-    fault = _fault(missing, unexpected, shapes, types)
+    fault = misfit(
+        {**dict.fromkeys(map(_shown, unexpected), ()), **shapes},
+        {_shown(name): shape for name, (shape, _) in wanted.items()},
+        owner="the model",
+        types=types,
+    )
     if fault:
         raise SourceError(
             f"{checkpoint.path} does not fit the model of {factory}: {fault}. Use the factory it was trained with."
         )
     if extra:
         tops_left = sorted({name[0] for name in extra})
-        notes.append(f"Entries beside the weights were not needed: {_some(tops_left)}.")
+        notes.append(f"Entries beside the weights were not needed: {some(tops_left)}.")
     casts = sorted({(str(v.dtype), str(np.dtype(wanted[n][1]))) for n, v in opened.items()})
     notes += [
         f"Weights that are {a} in the checkpoint were cast to the model's {b}." for a, b in casts if a != b
@@ -336,7 +335,7 @@ def _selected(
         inside = _below(checkpoint.entries, prefix)
         if not inside:
             tops = sorted({name[0] for name in checkpoint.entries})
-            raise SourceError(f"{checkpoint.path} has no entry {entry!r}; it holds {_some(tops)}.")
+            raise SourceError(f"{checkpoint.path} has no entry {entry!r}; it holds {some(tops)}.")
         kind = "ema" if re.search(r"ema|averag", entry, re.IGNORECASE) else "raw"
         best = _best(inside, wanted)
         return best, f"{kind}: checkpoint entry {entry}", [*step, f"The weights are the entry {entry!r}."]
@@ -382,30 +381,5 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or (dtype.type.__module__ == "ml_dtypes" and "float" in dtype.name)
 
 
-def _fault(missing: list[Name], unexpected: list[Name], shapes: list[str], types: list[str]) -> str:
-    import difflib
-
-    names = [_shown(name) for name in unexpected]
-    parts = []
-    if missing:
-        near = {name: difflib.get_close_matches(_shown(name), names, n=1) for name in missing}
-        parts.append(
-            "missing "
-            + _some([f"{_shown(n)} (nearest: {near[n][0]})" if near[n] else _shown(n) for n in missing])
-        )
-    if names:
-        parts.append(f"unexpected {_some(sorted(names))}")
-    if shapes:
-        parts.append(f"other shapes: {_some(shapes)}")
-    if types:
-        parts.append(f"other types: {_some(types)}")
-    return "; ".join(parts)
-
-
 def _shown(name: Name) -> str:
     return ".".join(name)
-
-
-def _some(texts: list[str]) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from paritygate.converter.checkpoints.inert_pickle import Stub
+from paritygate.converter.checkpoints.misfit import misfit, some
 from paritygate.converter.checkpoints.torch_archive import Archive, BadArchive, TensorRef
 from paritygate.converter.errors import SourceError
 
@@ -19,7 +19,6 @@ RAW_KEYS = ("state_dict", "model_state_dict", "model_state", "model", "module", 
 """Keys under which training scripts keep the weights, the most telling first."""
 
 _EMA = re.compile(r"ema|averag|swa", re.IGNORECASE)
-_SHOWN = 5
 _MAX_PARTS = 100_000
 
 
@@ -223,13 +222,17 @@ def load_into(module: torch.nn.Module, state: StateDict, path: Path, factory: st
     expected = module.state_dict()
     wanted = {name for name, value in expected.items() if isinstance(value, torch.Tensor)}
     tensors, notes = _fit_names(state.tensors, wanted)
-    fault = _difference(tensors, expected, wanted)
+    fault = misfit(_shapes(tensors), _shapes({name: expected[name] for name in wanted}))
     if fault:
         raise SourceError(
             f"{path} does not fit the network of {factory}: {fault}. Use the factory it was trained with."
         )
     module.load_state_dict(tensors, strict=False)
     return [*state.notes, *notes, *_casts(tensors, expected, wanted)]
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, Sequence[int]]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _casts(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, Any], wanted: set[str]) -> list[str]:
@@ -256,7 +259,7 @@ def _fit_names(
             outside = [name for name in plain if not name.startswith(prefix)]
             notes = [f"Names in the checkpoint lost the prefix {prefix!r}."]
             if outside:
-                notes.append(f"Entries outside {prefix!r} were not needed: {_some(outside)}.")
+                notes.append(f"Entries outside {prefix!r} were not needed: {some(outside)}.")
             return inside, notes
     return tensors, []
 
@@ -266,31 +269,3 @@ def _prefixes(tensors: Mapping[str, Any], wanted: set[str]) -> list[str]:
     probe = max(wanted, key=len)
     found = {name.removesuffix(probe) for name in tensors if name.endswith(f".{probe}")}
     return sorted(found, key=len)
-
-
-def _difference(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, Any], wanted: set[str]) -> str:
-    missing = sorted(wanted - set(tensors))
-    unexpected = sorted(set(tensors) - wanted)
-    shapes = [
-        f"{name} is {list(tensors[name].shape)}, the network has {list(expected[name].shape)}"
-        for name in sorted(wanted & set(tensors))
-        if tensors[name].shape != expected[name].shape
-    ]
-    parts = []
-    if missing:
-        parts.append(f"missing {_some([_with_nearest(name, unexpected) for name in missing])}")
-    if unexpected:
-        parts.append(f"unexpected {_some(unexpected)}")
-    if shapes:
-        parts.append(f"other shapes: {_some(shapes)}")
-    return "; ".join(parts)
-
-
-def _with_nearest(name: str, others: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, others, n=1, cutoff=0.5)
-    return f"{name} (nearest: {near[0]})" if near else name
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -8,7 +8,6 @@ step counters) is told by its names and left alone.
 from __future__ import annotations
 
 import binascii
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import ml_dtypes
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from paritygate.converter.checkpoints.misfit import misfit, some
 from paritygate.converter.checkpoints.sniffing import Form, look_at
 from paritygate.converter.errors import SourceError
 from paritygate.converter.types import Array
@@ -40,7 +40,6 @@ _COUNTERS = {
     "batch_num", "append_dict", "random_op", "remove_redundancy", "network.global_step", "accum_step", "state",
 }  # fmt: skip
 """Names of what a training run counts."""
-_SHOWN = 8
 _ENTRY = 0x0A
 """Tag of `repeated Value value = 1`, all there is in a checkpoint."""
 
@@ -173,7 +172,10 @@ def load_into(
     expected = {parameter.name: parameter for parameter in cell.get_parameters()}
     chosen = _under(weights, key, path) if key is not None else dict(weights)
     tensors, notes = _fit_names(chosen, set(expected))
-    fault = _difference(tensors, expected)
+    fault = misfit(
+        {name: value.shape for name, value in tensors.items()},
+        {name: value.shape for name, value in expected.items()},
+    )
     if fault:
         raise SourceError(
             f"{path} does not fit the network of {factory}: {fault}. Use the factory it was trained with."
@@ -235,7 +237,7 @@ def _without_rest(
     kept = {name: array for name, array in weights.items() if name not in rest}
     if not rest:
         return kept, []
-    return kept, [f"State of the training run was left out: {_some(sorted(rest))}."]
+    return kept, [f"State of the training run was left out: {some(sorted(rest))}."]
 
 
 def _is_rest(name: str, names: set[str]) -> bool:
@@ -255,31 +257,3 @@ def _prefixes(weights: Mapping[str, Array], wanted: set[str]) -> list[str]:
     probe = max(wanted, key=lambda name: (len(name), name))
     found = {name.removesuffix(probe) for name in weights if name.endswith(f".{probe}")}
     return sorted((p for p in found if p.partition(".")[0] not in _SLOTS), key=len)
-
-
-def _difference(tensors: Mapping[str, Array], expected: Mapping[str, Any]) -> str:
-    missing = sorted(set(expected) - set(tensors))
-    unexpected = sorted(set(tensors) - set(expected))
-    shapes = [
-        f"{name} is {list(tensors[name].shape)}, the network has {list(expected[name].shape)}"
-        for name in sorted(set(expected) & set(tensors))
-        if tuple(tensors[name].shape) != tuple(expected[name].shape)
-    ]
-    parts = []
-    if missing:
-        parts.append(f"missing {_some([_with_nearest(name, unexpected) for name in missing])}")
-    if unexpected:
-        parts.append(f"unexpected {_some(unexpected)}")
-    if shapes:
-        parts.append(f"other shapes: {_some(shapes)}")
-    return "; ".join(parts)
-
-
-def _with_nearest(name: str, others: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, others, n=1, cutoff=0.5)
-    return f"{name} (nearest: {near[0]})" if near else name
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

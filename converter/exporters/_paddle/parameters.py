@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paritygate.converter.checkpoints.misfit import misfit, some
 from paritygate.converter.errors import SourceError, UnsafeSource
 from paritygate.converter.types import Array
 
@@ -61,7 +62,7 @@ def load_parameters(path: Path, key: str | None, *, trust: bool) -> tuple[dict[s
     if chosen not in content:
         near = difflib.get_close_matches(chosen, [str(k) for k in content], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise SourceError(f"{path} has no entry {chosen!r}; it holds {_some(list(map(str, content)))}.{hint}")
+        raise SourceError(f"{path} has no entry {chosen!r}; it holds {some(list(map(str, content)))}.{hint}")
     return _weights(content[chosen], path, f"its entry {chosen!r}"), f"checkpoint key {chosen}"
 
 
@@ -99,7 +100,7 @@ def _weights(content: Any, path: Path, where: str) -> dict[str, Array]:
         if name != _NAMES_KEY and (array := _as_array(value)) is not None
     }  # fmt: skip
     if not arrays:
-        held = _some(list(map(str, content))) if isinstance(content, Mapping) else type(content).__name__
+        held = some(list(map(str, content))) if isinstance(content, Mapping) else type(content).__name__
         raise SourceError(
             f"{path}: {where} holds no weights, but {held}. Name the entry: weights= (--weights)."
         )
@@ -114,22 +115,15 @@ def load_into(layer: paddle.nn.Layer, arrays: Mapping[str, Array], path: Path, f
     """
     expected = layer.state_dict()
     found, notes = _fitting_names(arrays, set(expected))
-    missing = [name for name in expected if name not in found]
-    unexpected = [name for name in found if name not in expected]
-    shapes = [
-        f"{name} is {list(found[name].shape)} in the file and {list(expected[name].shape)} in the layer"
-        for name in expected
-        if name in found and list(found[name].shape) != list(expected[name].shape)
-    ]
-    if missing or unexpected or shapes:
-        parts = [
-            f"missing {_some([_nearest(n, unexpected) for n in missing])}" if missing else "",
-            f"unexpected {_some(unexpected)}" if unexpected else "",
-            f"shapes differ: {_some(shapes)}" if shapes else "",
-        ]
+    fault = misfit(
+        {name: array.shape for name, array in found.items()},
+        {name: tensor.shape for name, tensor in expected.items()},
+        owner="the layer",
+    )
+    if fault:
         raise SourceError(
-            f"{path} does not fit what {factory} builds: {'; '.join(filter(None, parts))}. Use the factory and "
-            "the settings that the weights were trained with."
+            f"{path} does not fit what {factory} builds: {fault}. Use the factory and the settings that it was "
+            "trained with."
         )
     layer.set_state_dict(dict(found))
     return notes
@@ -142,13 +136,3 @@ def _fitting_names(arrays: Mapping[str, Array], wanted: set[str]) -> tuple[dict[
         note = f"The prefix {prefix!r} of DataParallel was taken off every name."
         return {name.removeprefix(prefix): array for name, array in arrays.items()}, [note]
     return dict(arrays), []
-
-
-def _nearest(name: str, others: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, others, n=1)
-    return f"{name} (nearest: {near[0]})" if near else name
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -17,6 +17,7 @@ from typing import Any
 
 from paritygate.converter.checkpoints.factories import Built, build
 from paritygate.converter.checkpoints.files import file_sha256
+from paritygate.converter.checkpoints.misfit import some
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import FactoryError, SourceError
 from paritygate.converter.exporters._tensorflow.imports import first_line
@@ -31,7 +32,6 @@ _TRAINING_ONLY = frozenset(
 _TRAINING_NAMES = re.compile(
     r"(^|/)(global_step|beta[12]_power|save_counter)$|/(Adam|Adam_1|Momentum|RMSProp|RMSProp_1|Adagrad)$"
 )
-_LISTED = 5
 
 
 def restore_from(path: Path, config: ExportConfig) -> tuple[Built, Weights]:
@@ -148,18 +148,13 @@ class _Match:
         """
         if not self.missing and not self.unexpected:
             return
-        parts = [f"{factory} builds {_some(self.missing)}, which it lacks"] if self.missing else []
+        parts = [f"{factory} builds {some(self.missing)}, which it lacks"] if self.missing else []
         parts += (
-            [f"it has {_some(self.unexpected)}, which {factory} does not build"] if self.unexpected else []
+            [f"it has {some(self.unexpected)}, which {factory} does not build"] if self.unexpected else []
         )
         raise SourceError(
             f"the checkpoint {prefix} does not fit: {'; '.join(parts)}. Name the factory that fits."
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
 
 
 def _variables(model: Any, factory: str) -> list[Any]:

@@ -348,7 +348,7 @@ CASES = ExporterCases(
         "other-network": Refusal(
             _other_network, "SourceError", r"missing head\.weight .*tail\.weight.* unexpected tail\.weight"
         ),
-        "other-shape": Refusal(_other_shape, "SourceError", r"head\.bias is \[4\] in the file and \[3\]"),
+        "other-shape": Refusal(_other_shape, "SourceError", r"head\.bias is \[4\], the layer has \[3\]"),
         "missing": Refusal(lambda folder: (folder / "net.json", {}), "SourceNotFound", "there is no file"),
         "unsupported": Refusal(_unsupported, "UnsupportedOperator", r"svd \(layer head, at paddle\.py:\d+\)"),
         "no-inputs": Refusal(_with(), "ExportError", "does not say what it takes"),
