@@ -8,10 +8,12 @@ of them is what the user's model calls. It gets the program that JAX itself trac
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
+import onnx
 import onnx_ir as ir
 from jax.extend import core as jax_core
 
@@ -101,9 +103,12 @@ def lower(program: jax_core.ClosedJaxpr, opset: int) -> ir.Model:
             for equation in inner.eqns:
                 at[:] = [equation]
                 part = _OneStep([equation])
+                written = len(context.builder.nodes)
                 lowering_dispatch.lower_jaxpr_with_plugins(
                     ctx=context, jaxpr=part, registry=registry, source="converter"
                 )
+                for node in list(context.builder.nodes)[written:]:
+                    _refuse_unknown_form(node, opset)
             conversion_api._bind_jaxpr_outputs(
                 context, inner, outputs_as_nchw=(), enable_double_precision=double
             )
@@ -122,6 +127,35 @@ def lower(program: jax_core.ClosedJaxpr, opset: int) -> ir.Model:
 class _OneStep:
     def __init__(self, eqns: list[Any]) -> None:
         self.eqns = eqns
+
+
+def _refuse_unknown_form(node: ir.Node, opset: int) -> None:
+    """Refuse what a lowering wrote in operators of newer opsets, or for types that the operator does not take.
+
+    Raises:
+        NotImplementedError: Naming the ONNX operator; it is told with the primitive and the line.
+    """
+    for attribute in node.attributes.values():
+        for graph in _graphs(attribute):
+            for inner in graph:
+                _refuse_unknown_form(inner, opset)
+    if node.domain not in ("", "ai.onnx"):
+        return
+    if not onnx.defs.has(node.op_type, max_inclusive_version=opset):
+        raise NotImplementedError(f"it needs {node.op_type}, which opset {opset} does not have")
+    formal = onnx.defs.get_schema(node.op_type, opset).inputs
+    for index, value in enumerate(node.inputs):
+        if value is None or value.dtype is None or not formal:
+            continue
+        types = formal[min(index, len(formal) - 1)].types
+        if f"tensor({value.dtype.name.lower()})" not in types:
+            raise NotImplementedError(f"{node.op_type} takes no {value.dtype.name.lower()} in opset {opset}")
+
+
+def _graphs(attribute: Any) -> Sequence[ir.Graph]:
+    if attribute.type == ir.AttributeType.GRAPH:
+        return [attribute.value]
+    return list(attribute.value) if attribute.type == ir.AttributeType.GRAPHS else []
 
 
 def _failed(error: Exception, equation: Any) -> Exception:
@@ -147,6 +181,8 @@ def _refuse_unknown(jaxpr: Any, registry: Any) -> None:
     for equation in jaxpr.eqns:
         if equation.primitive.name not in registry or equation.primitive.name in _REFUSED:
             raise _unsupported(equation.primitive.name, place_of_equation(equation), "")
+        if any("complex" in str(getattr(out.aval, "dtype", "")) for out in equation.outvars):
+            raise _unsupported(equation.primitive.name, place_of_equation(equation), "complex numbers")
         for value in equation.params.values():
             for part in value if isinstance(value, tuple | list) else (value,):
                 if isinstance(part, jax_core.ClosedJaxpr):

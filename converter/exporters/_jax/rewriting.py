@@ -4,8 +4,8 @@ The rewriter walks a traced program and says every step again through JAX itself
 a program that JAX can run:
 
 - calls (`jit`, `remat`, custom derivatives) are replaced by what they do;
-- pooling gets its windows behind two plain axes, a minimum becomes the maximum of the negative;
-- a choice among many branches becomes choices between two;
+- what has no ONNX operator, or another one than its name says, takes a form that has (`forms.py`);
+- a choice among many branches becomes choices between two, a scan from the end one over reversed rows;
 - what hangs on no input and is small or random is computed here, once;
 - floats change their type where that is asked for: bfloat16 and float16 are computed in float32, for which every
   runtime has kernels, and the double-precision twin of a program is the program with all floats float64.
@@ -24,6 +24,8 @@ from jax import lax
 from jax._src import core, source_info_util
 from jax.extend import core as jax_core
 
+from paritygate.converter.exporters._jax.forms import ONNX_RULES, Rule
+
 DTypes = Mapping[np.dtype[Any], np.dtype[Any]]
 
 _FOLDED_BYTES = 1 << 16
@@ -41,12 +43,12 @@ class Rewriter:
 
     Args:
         dtypes: Floating-point types to replace.
-        for_onnx: Whether to bring the program into the form for ONNX, too.
+        for_onnx: Whether to bring the program into the form for ONNX, too (`forms.py`).
     """
 
     def __init__(self, dtypes: DTypes, *, for_onnx: bool) -> None:
         self._dtypes = dict(dtypes)
-        self._for_onnx = for_onnx
+        self.for_onnx = for_onnx
 
     def rewrite(
         self, program: jax_core.ClosedJaxpr, avals: Sequence[jax.ShapeDtypeStruct]
@@ -107,7 +109,7 @@ class Rewriter:
         """Whether a step hangs on no input, and is worth computing here."""
         if equation.primitive.name == "dim_as_value":  # an open size as a number
             return False
-        if not self._for_onnx or any(isinstance(value, core.Tracer) for value in given):
+        if not self.for_onnx or any(isinstance(value, core.Tracer) for value in given):
             return False
         if equation.primitive.name in _RANDOM or any(_is_key(value) for value in given):
             return True
@@ -122,7 +124,7 @@ class Rewriter:
         inner = _inlined(name, params)
         if inner is not None:
             return self._run(inner.jaxpr, [self._constant(value) for value in inner.consts], given)
-        rule = _RULES.get(name) or (_ONNX_RULES.get(name) if self._for_onnx else None)
+        rule = _RULES.get(name) or (ONNX_RULES.get(name) if self.for_onnx else None)
         if rule is not None:
             return rule(self, equation, given)
         return self.bind(equation, given)
@@ -212,11 +214,14 @@ def _scan(rewriter: Rewriter, equation: Any, given: list[Any]) -> list[Any]:
         answers = step(*consts, *state, *row)
         return answers[:num_carry], answers[num_carry:]
 
+    turned = params["reverse"] and rewriter.for_onnx
+    if turned:
+        xs = [lax.rev(row, (0,)) for row in xs]
     state, ys = lax.scan(
-        body, _as_arrays(carry), _as_arrays(xs), length=params["length"], reverse=params["reverse"],
-        unroll=params["unroll"],
+        body, _as_arrays(carry), _as_arrays(xs), length=params["length"],
+        reverse=params["reverse"] and not turned, unroll=params["unroll"],
     )  # fmt: skip
-    return [*state, *ys]
+    return [*state, *(lax.rev(row, (0,)) if turned else row for row in ys)]
 
 
 def _while(rewriter: Rewriter, equation: Any, given: list[Any]) -> list[Any]:
@@ -259,78 +264,4 @@ def _as_arrays(values: Sequence[Any]) -> list[Any]:
     return [v if isinstance(v, core.Tracer) else jnp.asarray(v, dtype=v.dtype) for v in values]
 
 
-# --- forms that have no ONNX operator, or one that runs nowhere ---------------------------------------------
-
-
-def _max_window(rewriter: Rewriter, equation: Any, given: list[Any]) -> list[Any]:
-    return [_pooled(given[0], equation.params)]
-
-
-def _min_window(rewriter: Rewriter, equation: Any, given: list[Any]) -> list[Any]:
-    return [-_pooled(-given[0], equation.params)]
-
-
-def _pooled(x: Any, params: Mapping[str, Any]) -> Any:
-    """A maximum over windows with the windowed axes behind two others, as MaxPool has them.
-
-    Flax pools pictures as [batch, height, width, channel]; a MaxPool over four axes, which that would be as it
-    stands, runs in no runtime.
-    """
-    rank = x.ndim
-    plain = [axis for axis in range(rank) if _is_plain(axis, params)]
-    pooled = [axis for axis in range(rank) if axis not in plain]
-    if not pooled:
-        return x
-    order = [*plain, *pooled]
-    moved = lax.transpose(x, order)
-    head, tail = moved.shape[: len(plain)], moved.shape[len(plain) :]
-    flat = moved if len(plain) == 2 else lax.reshape(moved, (math.prod(head), 1, *tail))
-    answer = lax.reduce_window_max_p.bind(flat, **{key: _moved(key, params[key], pooled) for key in params})
-    if len(plain) != 2:
-        answer = lax.reshape(answer, (*head, *answer.shape[2:]))
-    return lax.transpose(answer, [order.index(axis) for axis in range(rank)])
-
-
-def _slice(rewriter: Rewriter, equation: Any, given: list[Any]) -> list[Any]:
-    operand, *starts = given
-    ends = equation.params["slice_sizes"]
-    return [lax.dynamic_slice_p.bind(operand, *_clamped(operand, starts, ends), slice_sizes=ends)]
-
-
-def _update(rewriter: Rewriter, equation: Any, given: list[Any]) -> list[Any]:
-    operand, update, *starts = given
-    return [lax.dynamic_update_slice_p.bind(operand, update, *_clamped(operand, starts, update.shape))]
-
-
-def _clamped(operand: Any, starts: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
-    """Places at which a part of these sizes lies inside, which JAX does on its own and ONNX does not."""
-    return [
-        jnp.clip(start, 0, jnp.asarray(whole - size, start.dtype))
-        for start, whole, size in zip(starts, operand.shape, sizes, strict=True)
-    ]
-
-
-def _is_plain(axis: int, params: Mapping[str, Any]) -> bool:
-    """Whether a window does nothing along an axis."""
-    return (
-        params["window_dimensions"][axis] == 1
-        and params["window_strides"][axis] == 1
-        and tuple(params["padding"][axis]) == (0, 0)
-        and params["base_dilation"][axis] == 1
-    )
-
-
-def _moved(key: str, value: Any, pooled: Sequence[int]) -> Any:
-    neutral = (0, 0) if key == "padding" else 1
-    return (neutral, neutral, *(value[axis] for axis in pooled))
-
-
-Rule = Callable[[Rewriter, Any, list[Any]], list[Any]]
-
 _RULES: dict[str, Rule] = {"scan": _scan, "while": _while, "cond": _cond}
-_ONNX_RULES: dict[str, Rule] = {
-    "reduce_window_max": _max_window,
-    "reduce_window_min": _min_window,
-    "dynamic_slice": _slice,
-    "dynamic_update_slice": _update,
-}
