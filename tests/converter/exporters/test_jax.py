@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import functools
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from paritygate.converter.bundle import read_bundle
 from paritygate.converter.checkpoints import flax as files
 from paritygate.converter.checkpoints.sniffing import Form, look_at
 from paritygate.converter.errors import SourceError
 from paritygate.converter.exporters import get_exporter
+from paritygate.converter.parity import validate_bundle
+from support.environments import real_environment, run_in
+
+_SUPPORT = Path(__file__).parents[2] / "support"
 
 WANTED = {
     ("params", "dense", "kernel"): ((3, 2), np.dtype(np.float32)),
@@ -136,3 +143,16 @@ def test_names_that_lead_elsewhere_are_refused(key: str, tmp_path: Path) -> None
 )
 def test_other_sources_are_not_recognised(source: Any) -> None:
     assert not get_exporter("jax").recognises(source)
+
+
+@pytest.mark.real
+def test_steps_that_onnx_does_otherwise_keep_jaxs_meaning(tmp_path: Path) -> None:
+    """The odd places, halves and numbers are sealed as samples, so parity asks just them."""
+    run_in(real_environment("jax"), _SUPPORT / "jax_forms.py", tmp_path, folder=tmp_path)
+    bundles = sorted(path.parent for path in tmp_path.glob("*/bundle.json"))
+    verdicts = {path.name: validate_bundle(read_bundle(path)) for path in bundles}
+    assert len(verdicts) >= 15
+    assert {name: c.reason for name, c in verdicts.items() if c.verdict != "pass"} == {}
+    refused = json.loads((tmp_path / "refused.json").read_text("utf-8"))
+    assert re.search(r"UnsupportedOperator: .*complex", refused["complex"])
+    assert re.search(r"UnsupportedOperator: .*fft.*jax_forms\.py", refused["fft"])
