@@ -27,8 +27,8 @@ _written: dict[tuple[str, str], Any] = {}
 def plugins(overrides: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """jax2onnx's table of lowerings with some of ours in it, while nothing of jax or flax stays replaced.
 
-    Importing the plugins replaces `jax.numpy.cumsum` for good and leaves names in jax and flax. All of that is
-    taken back at the end of this context, and put in place again at the beginning of the next.
+    Plugins write names into jax and flax when they are imported. All of that is taken back at the end of this
+    context, and put in place again at the beginning of the next.
     """
     with _lock:
         before = _snapshot()
