@@ -148,6 +148,8 @@ def _windows(_folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 # --- trained ------------------------------------------------------------------------------------------------
+# The one package known to ship weights for JAX (expaloma, Equinox) needs rdkit, so that the weights which others
+# trained are a PyTorch package's here, in the same network said in JAX.
 
 
 def _proposals() -> tuple[Any, dict[str, Any]]:
