@@ -89,6 +89,11 @@ class Parameters:
             if kind is not parameter.POSITIONAL_ONLY:
                 self.keywords.append(parameter.name)
 
+    @property
+    def take_more(self) -> bool:
+        """Whether more arguments may go in by position than there are names for."""
+        return self._var_positional is not None
+
     def take_keywords(self, given: Mapping[Any, Any]) -> bool:
         """Whether all keys are names that go in by keyword."""
         return all(isinstance(key, str) and (self._var_keyword or key in self.keywords) for key in given)
@@ -150,7 +155,9 @@ class CallPlanner(Generic[T]):
             plan.kwargs = {str(key): self._take(plan, str(key), value) for key, value in example.items()}
             return [plan]
         plans = []
-        if parameters.required <= len(example) <= len(parameters.positional):
+        if parameters.required <= len(example) and (
+            parameters.take_more or len(example) <= len(parameters.positional)
+        ):
             plans.append(self._positional({str(key): value for key, value in example.items()}))
         if parameters.required <= 1 and parameters.positional:
             whole: CallPlan[T] = CallPlan()

@@ -16,6 +16,7 @@ from paritygate.converter.exporters._mindspore.scanning import checked_program
 from paritygate.converter.exporters._mindspore.values import Abstract
 from paritygate.converter.exporters.base import ConversionRequest, DimCannotVary, SourceInput, Weights
 from paritygate.converter.exporters.binding import declared_inputs
+from paritygate.converter.exporters.calls import CallPlan, Leaf
 from paritygate.converter.types import DType
 
 
@@ -130,8 +131,8 @@ def _plan(
     own: Sequence[SourceInput], inputs: Any, path: Path
 ) -> tuple[calls.CallPlan, Sequence[SourceInput]]:
     """The call of the file, and its inputs under the user's names."""
-    plan = calls.CallPlan(
-        names=[each.name for each in own], arguments=[calls.Leaf(k) for k in range(len(own))]
+    plan: calls.CallPlan = CallPlan(
+        names=[each.name for each in own], args=[Leaf(k) for k in range(len(own))]
     )
     declared = declared_inputs(inputs)
     if declared is not None:
@@ -147,14 +148,14 @@ def _plan(
             if len(values) != len(own):
                 raise ExportError(f"{path} takes {_shown(own)}; {len(values)} inputs were given.")
             given = dict(zip(plan.names, values, strict=True))
-        plan.arrays = [calls.to_array(value) for value in given.values()]
+        plan.tensors = [calls.to_array(value) for value in given.values()]
         taken = [
             SourceInput(
                 name,
                 explain.dtype_of(array, name),
                 each.shape if len(each.shape) == array.ndim else array.shape,
             )
-            for name, array, each in zip(given, plan.arrays, own, strict=True)
+            for name, array, each in zip(given, plan.tensors, own, strict=True)
         ]
     plan.names = list(given)
     for asked, each in zip(taken, own, strict=True):

@@ -59,8 +59,8 @@ class CellModel(SourceModel):
         parameters = list(cell.get_parameters())
         self.whole_numbers = not any(p.dtype in _FLOATS for p in parameters)
         self._bytes = sum(p.nbytes for p in parameters)
-        if plan.arrays:
-            self.example = dict(zip(plan.names, plan.arrays, strict=True))
+        if plan.tensors:
+            self.example = dict(zip(plan.names, plan.tensors, strict=True))
         if declared is None:
             assert self.example is not None
             self.inputs = tuple(
