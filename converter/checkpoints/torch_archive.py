@@ -288,7 +288,8 @@ class _Blocks:
 
 
 def _places(file: BinaryIO, size: int, keys: Any, known: Mapping[str, StorageRef]) -> dict[str, Place]:
-    if not isinstance(keys, list) or set(map(str, keys)) != set(known):
+    plain = isinstance(keys, list) and all(isinstance(key, str | int) for key in keys)
+    if not plain or set(map(str, keys)) != set(known):
         raise BadArchive("its list of storages is not that of its tensors")
     places: dict[str, Place] = {}
     for key in map(str, keys):
@@ -374,4 +375,6 @@ _REBUILD: Rebuild = {
 
 def _dict_of(pairs: Sequence[Any] = ()) -> dict[Any, Any]:
     """An ordered dict; one of old pickles brings its pairs along."""
+    if any(isinstance(pair[0], tuple | list | dict) for pair in pairs):
+        raise BadArchive("it has a key that is a structure of its own")
     return {str(pair[0]): pair[1] for pair in pairs}

@@ -61,8 +61,16 @@ def refuse_foreign_data(path: Path, *, trust: bool) -> None:
         )
 
 
-def _elsewhere(group: Any, h5py: Any) -> Iterator[tuple[str, str]]:
-    """Parts of an HDF5 file whose data stands in another file, without opening that."""
+def _elsewhere(group: Any, h5py: Any, seen: set[Any] | None = None) -> Iterator[tuple[str, str]]:
+    """Parts of an HDF5 file whose data stands in another file, without opening that.
+
+    A group may be linked to from many places, itself among them; each is looked into once.
+    """
+    seen = set() if seen is None else seen
+    place = h5py.h5o.get_info(group.id).addr
+    if place in seen:
+        return
+    seen.add(place)
     for name in group:
         link = group.get(name, getlink=True)
         if isinstance(link, h5py.ExternalLink):
@@ -70,7 +78,7 @@ def _elsewhere(group: Any, h5py: Any) -> Iterator[tuple[str, str]]:
         elif isinstance(link, h5py.HardLink):
             item = group[name]
             if isinstance(item, h5py.Group):
-                yield from _elsewhere(item, h5py)
+                yield from _elsewhere(item, h5py, seen)
             elif isinstance(item, h5py.Dataset) and item.external:
                 yield item.name, str(item.external[0][0])
             elif isinstance(item, h5py.Dataset) and item.is_virtual:

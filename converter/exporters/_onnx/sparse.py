@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from paritygate.converter.errors import ExportError, SourceError
+from paritygate.converter.graph.inspect import is_external
 from paritygate.converter.types import Array
 
 MAX_DENSE_BYTES = 2**30
-"""A few bytes of a file can stand for any number of zeros."""
+"""What all sparse weights together may take: a few bytes of a file can stand for any number of zeros."""
 
 
 def store_densely(graph: onnx.GraphProto) -> list[str]:
@@ -22,25 +23,41 @@ def store_densely(graph: onnx.GraphProto) -> list[str]:
         A sentence for the manifest, if there was any.
 
     Raises:
-        ExportError: If one would take more than `MAX_DENSE_BYTES`.
-        SourceError: If its indices lie outside of it.
+        ExportError: If they would take more than `MAX_DENSE_BYTES`.
+        SourceError: If their indices lie outside of them, or their values in another file.
     """
     names = [sparse.values.name for sparse in graph.sparse_initializer]
+    total = 0
+    for sparse in graph.sparse_initializer:
+        total += _dense_bytes(sparse)
+        if total > MAX_DENSE_BYTES:
+            raise ExportError(
+                f"the sparse weight {sparse.values.name!r} of shape {list(sparse.dims)} and those before it would "
+                f"take {total} bytes; expected at most {MAX_DENSE_BYTES} in sum. Export the model without them."
+            )
     for sparse in graph.sparse_initializer:
         graph.initializer.append(numpy_helper.from_array(_dense(sparse), sparse.values.name))
     del graph.sparse_initializer[:]
     return [f"Sparse weights were stored densely: {', '.join(names)}."] if names else []
 
 
+def _dense_bytes(sparse: onnx.SparseTensorProto) -> int:
+    """How large a sparse weight is once it is dense, in bytes; nothing of it is read."""
+    for tensor in (sparse.values, sparse.indices):
+        if is_external(tensor):
+            raise SourceError(
+                f"the sparse weight {sparse.values.name!r} has values in another file, which no writer makes; it "
+                "was not read. Export the model again."
+            )
+    if any(size < 0 for size in sparse.dims):
+        raise SourceError(f"the sparse weight {sparse.values.name!r} has the shape {list(sparse.dims)}.")
+    width = np.dtype(helper.tensor_dtype_to_np_dtype(sparse.values.data_type)).itemsize
+    return int(math.prod(sparse.dims) * width)
+
+
 def _dense(sparse: onnx.SparseTensorProto) -> Array:
     shape, name = tuple(sparse.dims), sparse.values.name
     values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
-    size = math.prod(shape) * values.itemsize
-    if size > MAX_DENSE_BYTES:
-        raise ExportError(
-            f"the sparse weight {name!r} of shape {list(shape)} would take {size} bytes; expected at most "
-            f"{MAX_DENSE_BYTES}. Split it, or export the model without sparse weights."
-        )
     try:
         dense = np.zeros(shape, values.dtype)
         places = np.unravel_index(indices, shape) if indices.ndim == 1 else tuple(indices.T)

@@ -17,26 +17,66 @@ from paritygate.converter.types import Array
 if TYPE_CHECKING:
     import paddle
 
-_ALLOWED = {
-    ("collections", "OrderedDict"), ("numpy", "ndarray"), ("numpy", "dtype"), ("builtins", "tuple"),
-    ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"),
-    ("numpy.core.numeric", "_frombuffer"), ("numpy._core.numeric", "_frombuffer"),
+
+class _ArrayClass:
+    """Stands for numpy's class of arrays in a pickle, which is only ever named there.
+
+    Called, it would make arrays of memory that nobody wrote, or of pointers that a file names.
+    """
+
+
+def _empty_array(kind: Any, _shape: Any, _code: Any) -> Array:
+    """What a pickle fills with the state of an array; numpy itself checks that state."""
+    if kind is not _ArrayClass:
+        raise UnsafeSource(f"an array of the class {kind!r}")
+    return np.zeros(0, np.int8)
+
+
+def _scalar(dtype: Any, data: Any = None) -> Any:
+    return _from_buffer(data, dtype, (), "C")[()]
+
+
+def _from_buffer(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
+    if not isinstance(dtype, np.dtype) or dtype.hasobject:
+        raise UnsafeSource("an array of Python objects")
+    flat: Array = np.frombuffer(buffer, dtype)
+    return flat.reshape(shape, order=order)
+
+
+def _dtype(code: Any, align: Any = False, copy: Any = False) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(code)
+    if dtype.hasobject:
+        raise UnsafeSource("an array of Python objects")
+    return dtype
+
+
+_NUMPY: dict[str, Any] = {"_reconstruct": _empty_array, "scalar": _scalar, "_frombuffer": _from_buffer}
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): dict, ("builtins", "tuple"): tuple,
+    ("numpy", "ndarray"): _ArrayClass, ("numpy", "dtype"): _dtype,
+    **{
+        (f"numpy.{core}.{module}", name): _NUMPY[name]
+        for core in ("core", "_core")
+        for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
+    },
 }  # fmt: skip
-"""What `paddle.save` writes for tensors; none of it does anything but build an array."""
+"""What `paddle.save` writes for tensors, and what stands here for each; none of it does anything but build an
+array of numbers out of bytes of the file."""
 
 _NAMES_KEY = "StructuredToParameterName@@"
 
 _USUAL_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "network", "params")
 
 
-class _Restricted(pickle.Unpickler):
+class _Restricted(
+    pickle._Unpickler
+):  # the one in Python: that in C makes room for any number that a file names
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            if (module, name) == ("_codecs", "encode"):
-                return _bytes_from_text
-            raise UnsafeSource(f"{module}.{name}")
-        return super().find_class(module, name)
+        if (module, name) in _ALLOWED:
+            return _ALLOWED[module, name]
+        if (module, name) == ("_codecs", "encode"):
+            return _bytes_from_text
+        raise UnsafeSource(f"{module}.{name}")
 
 
 def _bytes_from_text(text: str, encoding: str) -> bytes:

@@ -27,6 +27,7 @@ from paritygate.converter.exporters._onnx.corrections import CORRECTIONS
 from paritygate.converter.exporters._onnx.naming import Inputs
 from paritygate.converter.exporters._onnx.referee import Limits
 from paritygate.converter.exporters._onnx.scanning import scan
+from paritygate.converter.exporters._onnx.sparse import store_densely
 from paritygate.converter.exporters._onnx.widening import widen
 from paritygate.converter.exporters.onnx_file import OnnxFileExporter
 from paritygate.converter.parity.validate import validate_bundle
@@ -236,6 +237,32 @@ def test_sparse_weight_that_would_fill_the_memory_is_refused(tmp_path: Path) -> 
     model.graph.sparse_initializer[0].dims[:] = [2**40, 2]
     with pytest.raises(ExportError, match=r"sparse weight 'w' .* would take 8796093022208 bytes"):
         _export(model, tmp_path)
+
+
+def test_sparse_weights_are_bounded_in_sum(tmp_path: Path) -> None:
+    model = _sparse()
+    for name in ("second", "third"):
+        model.graph.sparse_initializer.append(model.graph.sparse_initializer[0])
+        model.graph.sparse_initializer[-1].values.name = name
+    for sparse in model.graph.sparse_initializer:
+        sparse.dims[:] = [2**26, 2]
+    with pytest.raises(ExportError, match=r"sparse weight 'third' .* take 1610612736 bytes"):
+        store_densely(model.graph)
+
+
+def test_sparse_weight_whose_values_lie_in_another_file_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"\0" * 64)
+    monkeypatch.chdir(tmp_path)
+    model = _sparse()
+    values = model.graph.sparse_initializer[0].values
+    values.ClearField("raw_data")
+    values.ClearField("float_data")
+    values.data_location = onnx.TensorProto.EXTERNAL
+    values.external_data.add(key="location", value="secret.bin")
+    with pytest.raises(SourceError, match=r"values in another file.*not read"):
+        store_densely(model.graph)
 
 
 def test_sparse_weight_with_foreign_indices_is_refused(tmp_path: Path) -> None:
