@@ -162,14 +162,14 @@ def _bundle_directory(name: str, given: str | os.PathLike[str] | None) -> tuple[
 
 
 def _export(model: Any, directory: Path, **options: Any) -> Bundle:
-    from paritygate.converter.errors import ConverterError
     from paritygate.converter.exporters import export_model
 
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         return export_model(model, directory, **options)
-    except (ConverterError, ValueError, OSError) as error:
-        raise ExportFailed(f"{options['name']} was trained, but not exported: {error}") from error
+    except Exception as error:  # whatever a framework raises: the training itself went well, and says so
+        said = str(error) or type(error).__name__
+        raise ExportFailed(f"{options['name']} was trained, but not exported: {said}") from error
 
 
 def _remove(bundle: Path) -> None:

@@ -58,6 +58,7 @@ from paritygate.converter.exporters.probing import (
     NamedSource,
     capture,
     check_repeatable,
+    check_unchanged,
     one_line,
     output_specs,
     sample_figures,
@@ -321,6 +322,9 @@ class Exporter(abc.ABC):
         with stage("graph"):
             binding, graph = _convert(source, binding, path, config)
             check_asked(binding, config)
+        with stage("probes"):
+            check_unchanged(source, binding, answer)
+        with stage("graph"):
             notes = finish_graph(
                 graph,
                 name=config.name,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -254,7 +256,7 @@ def trace_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
     taken = {size for size in sizes.values() if size > 1}
     trace: dict[str, int] = {}
     for dim, size in sizes.items():
-        trace[dim] = size if size > 1 else next(n for n in _TRACE_SIZES if n not in taken)
+        trace[dim] = size if size > 1 else next(n for n in _from(_TRACE_SIZES) if n not in taken)
         taken.add(trace[dim])
     return trace
 
@@ -282,8 +284,16 @@ def synthetic_sizes(inputs: Sequence[TensorSpec]) -> dict[str, int]:
     """Sizes to trace open dimensions with where no example shows any; no two are alike, inner axes get room."""
     firsts = [spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)]
     others = [dim for spec in inputs for dim in spec.shape[1:] if isinstance(dim, str) and dim not in firsts]
-    sizes = {dim: _TRACE_SIZES[k % len(_TRACE_SIZES)] for k, dim in enumerate(dict.fromkeys(firsts))}
-    return sizes | {dim: _SYNTHETIC_SIZES[k % 6] for k, dim in enumerate(dict.fromkeys(others))}
+    sizes: dict[str, int] = dict(zip(dict.fromkeys(firsts), _from(_TRACE_SIZES), strict=False))
+    for dim in dict.fromkeys(others):
+        sizes[dim] = next(n for n in _from(_SYNTHETIC_SIZES) if n not in sizes.values())
+    return sizes
+
+
+def _from(sizes: Sequence[int]) -> Iterator[int]:
+    """The sizes in order, then every larger prime."""
+    yield from sizes
+    yield from (n for n in itertools.count(max(sizes) + 1) if all(n % k for k in range(2, math.isqrt(n) + 1)))
 
 
 def _synthetic(

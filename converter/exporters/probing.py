@@ -446,13 +446,31 @@ def check_repeatable(source: NamedSource, binding: Binding) -> dict[str, Array]:
     return first
 
 
-def _same(a: Array, b: Array) -> bool:
+def check_unchanged(source: NamedSource, binding: Binding, before: Feeds) -> None:
+    """The source still answers as it did before it was converted.
+
+    What it answers from here on is sealed as the truth: a conversion that changes weights in the source and in the
+    graph alike would otherwise prove itself.
+
+    Raises:
+        ExportError: If the answer to the example changed.
+    """
+    after = source.run(binding, binding.trace_example())
+    for name, array in before.items():
+        if not _same(array, after[name], rtol=1e-5):
+            raise ExportError(
+                f"output {name!r} of the source changed while it was converted; its answers are no evidence any "
+                "more. Export a model that its framework's exporter leaves as it is."
+            )
+
+
+def _same(a: Array, b: Array, rtol: float = 1e-3) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if not is_floating(a):
         return bool(np.array_equal(a, b))
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    return bool(np.allclose(wide_a, wide_b, rtol=1e-3, atol=1e-6, equal_nan=True))
+    return bool(np.allclose(wide_a, wide_b, rtol=rtol, atol=1e-6, equal_nan=True))
 
 
 def digest_samples(samples: Sequence[Feeds]) -> str:

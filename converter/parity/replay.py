@@ -20,11 +20,15 @@ from paritygate.converter.parity.likeness import LIKE_EXAMPLE
 from paritygate.converter.parity.metrics import channel_scale, rmse
 from paritygate.converter.parity.noise import Noise, Rounding
 from paritygate.converter.parity.report import Figure, RuntimeInfo
-from paritygate.converter.parity.tolerance import NOISE_PER_ELEMENT, ToleranceConfig, rung_of
+from paritygate.converter.parity.tolerance import Tolerance, ToleranceConfig, rung_of
 from paritygate.converter.runtime.onnxruntime import Session
 from paritygate.converter.types import Array, DType, Signature, TensorSpec
 
 BASE = "base"
+
+_EVIDENT = 32.0
+"""How much further than the measured rounding a float64 form may lie for the candidate to be a witness of it.
+Nudges of weights and inputs show the order of what a cancellation inside a model does, and not its exact size."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,10 @@ class Replay:
 
         A sound model has such cases: layer normalisation of a constant sequence divides rounding errors by nearly
         nothing. What the source answers there is mostly rounding, and only the float64 form says what is right. It
-        is believed where the measured noise explains it, and where the candidate lies nearer to it than the source
-        does: two computations then agree that it is the source that rounded. `noise_cap` still bounds what that
-        excuses.
+        is believed where the measured noise explains it. Where rounding explains a good part of it, the candidate
+        may be a witness: if it lies nearer to that form than the source does, two computations agree that the
+        source rounded. In a well-conditioned model it is none, since its graph and the form may come of one
+        trace and share a fault. The noise key's own factor and cap bound what is believed.
 
         Args:
             noise: What was measured without them, or what the certificate of the same bundle says.
@@ -95,9 +100,9 @@ class Replay:
             reference, scale = self._probe(key).outputs[key[1]], self.scales[key]
             error, cap = rmse(wide, reference, scale), self._noise_cap(reference)
             told = noise[key].rms if key in noise else 0.0
-            if witness is not None and self._distance(key, witness) <= error:
+            if witness is not None and error <= _EVIDENT * told and self._distance(key, witness) <= error:
                 told = max(told, error)
-            if error <= NOISE_PER_ELEMENT * min(told, cap):
+            if error <= self._noise_factor(reference) * min(told, cap):
                 peaks = noise[key].peaks if key in noise else np.zeros(())
                 believed[key] = Rounding(max(told, error), peaks)
         probes = tuple(replace(probe, float64=self._forms(probe, believed)) for probe in self.probes)
@@ -119,6 +124,9 @@ class Replay:
 
     def _probe(self, key: tuple[str, str]) -> Probe:
         return next(probe for probe in self.probes if probe.case == key[0])
+
+    def _noise_factor(self, reference: Array) -> float:
+        return _row(reference, self.weights, self.tolerance).noise_factor
 
     def _noise_cap(self, reference: Array) -> float:
         return _noise_cap(reference, self.weights, self.tolerance)
@@ -254,7 +262,11 @@ def _part_float64(
 
 
 def _noise_cap(reference: Array, weights: DType | None, config: ToleranceConfig) -> float:
-    return config.table[rung_of(DType.from_numpy(reference.dtype), weights, optimized=False)].noise_cap
+    return _row(reference, weights, config).noise_cap
+
+
+def _row(reference: Array, weights: DType | None, config: ToleranceConfig) -> Tolerance:
+    return config.table[rung_of(DType.from_numpy(reference.dtype), weights, optimized=False)]
 
 
 def _scales(signature: Signature, probes: Sequence[Probe]) -> dict[tuple[str, str], Array]:

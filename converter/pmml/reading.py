@@ -373,6 +373,14 @@ def _arg_max(node: onnx.NodeProto, values: dict[str, Value]) -> None:
     values[node.output[0]] = Labels(_scores(node, values), None)
 
 
+def _decided(node: onnx.NodeProto, values: dict[str, Value]) -> None:
+    """The second of two classes where the one plain score is above 0: where its probability is above a half."""
+    scores = _scores(node, values)
+    if scores.link != "none" or scores.constant.size != 1 or _number(node, values) != 0.0:
+        raise _foreign(node, "it compares more than one plain score with 0")
+    values[node.output[0]] = Labels(replace(scores, link="logit", positive=True), None)
+
+
 def _gathered(node: onnx.NodeProto, values: dict[str, Value]) -> None:
     """Class numbers to class labels, or some of the fields."""
     table, labels = values[node.input[0]], values[node.input[1]]
@@ -410,6 +418,8 @@ _READERS: dict[str, Callable[[onnx.NodeProto, dict[str, Value]], None]] = {
     "Softmax": _linked,
     "Normalizer": _normalizer,
     "ArgMax": _arg_max,
+    "Greater": _decided,
+    "GreaterOrEqual": _decided,
     "Gather": _gathered,
     "ArrayFeatureExtractor": _gathered,
 }

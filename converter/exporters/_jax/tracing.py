@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +25,11 @@ from paritygate.converter.exporters.base import DimCannotVary
 from paritygate.converter.types import TensorSpec
 
 _LIBRARIES = tuple(
-    str(Path(module.__file__).parent) for name in ("jax", "numpy") if (module := sys.modules[name]).__file__
+    f"{Path(spec.origin).parent}{os.sep}"
+    for name in ("jax", "jaxlib", "flax", "numpy")
+    if (spec := importlib.util.find_spec(name)) is not None and spec.origin
 )
+"""Where they are installed: a folder of the user's may be called `flax` too."""
 _OWN = str(Path(__file__).parent)
 
 
@@ -171,8 +176,7 @@ def _surely_unlike(dim: Any, other: Any) -> bool:
 
 def _is_users(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    parts = Path(name).parts
-    return not (name.startswith(("<", *_LIBRARIES, _OWN)) or "flax" in parts or "_src" in parts)
+    return not name.startswith(("<", *_LIBRARIES, _OWN))
 
 
 def place_of(error: BaseException) -> str | None:

@@ -10,6 +10,8 @@ import pytest
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters import export_model
+from paritygate.converter.exporters.binding import synthetic_sizes, trace_sizes
+from paritygate.converter.types import DType, TensorSpec
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -25,6 +27,16 @@ class Added(torch.nn.Module):
 
     def forward(self, ids: torch.Tensor, feats: torch.Tensor) -> torch.Tensor:
         return ids.float()[:, :3] + feats
+
+
+def test_ten_open_sizes_are_all_unlike() -> None:
+    specs = tuple(
+        TensorSpec(f"x{k}", DType.FLOAT32, (f"first{k}", f"second{k}", f"third{k}")) for k in range(10)
+    )
+    sizes = synthetic_sizes(specs)
+    assert len(sizes) == len(set(sizes.values())) == 30
+    traced = trace_sizes(dict.fromkeys(sizes, 1))
+    assert len(set(traced.values())) == 30
 
 
 class ThreeJoined(torch.nn.Module):
