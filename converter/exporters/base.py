@@ -322,9 +322,6 @@ class Exporter(abc.ABC):
         with stage("graph"):
             binding, graph = _convert(source, binding, path, config)
             check_asked(binding, config)
-        with stage("probes"):
-            check_unchanged(source, binding, answer)
-        with stage("graph"):
             notes = finish_graph(
                 graph,
                 name=config.name,
@@ -333,6 +330,8 @@ class Exporter(abc.ABC):
                 outputs=list(answer),
             )
             save_structure(graph, path)
+        with stage("probes"):
+            check_unchanged(source, binding, answer)
         if config.after_conversion is not None:
             config.after_conversion(path)
             graph = read_structure(path)
