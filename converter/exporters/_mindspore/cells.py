@@ -62,7 +62,7 @@ def double_copy(cell: Any) -> Any:
 
 @contextlib.contextmanager
 def untouched_process() -> Iterator[None]:
-    """Put back what belongs to the whole process: random states, MindSpore's mode, its level of talk."""
+    """Put back what belongs to the whole process: random states and MindSpore's mode."""
     python, numpy, mode = random.getstate(), np.random.get_state(), ms.get_context("mode")
     seed = ms.get_rng_state() if hasattr(ms, "get_rng_state") else None
     try:
