@@ -22,6 +22,10 @@ from paritygate.converter.exporters._jax import confined
 from paritygate.converter.exporters._jax.tracing import first_line, place_of_equation
 
 
+class _NoForm(Exception):
+    """A step that no ONNX operator of the opset computes; `lower` makes it an `UnsupportedOperator`."""
+
+
 class _Rem:
     """`lax.rem`: the remainder with the sign of the dividend, which is C's fmod for floats and integers."""
 
@@ -38,9 +42,9 @@ class _MaxWindow:
         (x,) = (ctx.get_value_for_var(var) for var in eqn.invars)
         params = eqn.params
         if any(step != 1 for step in params["base_dilation"]):
-            raise NotImplementedError("windows over a dilated base")
+            raise _NoForm("windows over a dilated base")
         if np.dtype(eqn.invars[0].aval.dtype).kind != "f":
-            raise NotImplementedError(f"windows over {eqn.invars[0].aval.dtype}")
+            raise _NoForm(f"windows over {eqn.invars[0].aval.dtype}")
         pads = params["padding"][2:]
         answer = ctx.builder.MaxPool(
             x,
@@ -133,7 +137,7 @@ def _refuse_unknown_form(node: ir.Node, opset: int) -> None:
     """Refuse what a lowering wrote in operators of newer opsets, or for types that the operator does not take.
 
     Raises:
-        NotImplementedError: Naming the ONNX operator; it is told with the primitive and the line.
+        _NoForm: Naming the ONNX operator; `lower` tells it with the primitive and the line.
     """
     for attribute in node.attributes.values():
         for graph in _graphs(attribute):
@@ -142,14 +146,14 @@ def _refuse_unknown_form(node: ir.Node, opset: int) -> None:
     if node.domain not in ("", "ai.onnx"):
         return
     if not onnx.defs.has(node.op_type, max_inclusive_version=opset):
-        raise NotImplementedError(f"it needs {node.op_type}, which opset {opset} does not have")
+        raise _NoForm(f"it needs {node.op_type}, which opset {opset} does not have")
     formal = onnx.defs.get_schema(node.op_type, opset).inputs
     for index, value in enumerate(node.inputs):
         if value is None or value.dtype is None or not formal:
             continue
         types = formal[min(index, len(formal) - 1)].types
         if f"tensor({value.dtype.name.lower()})" not in types:
-            raise NotImplementedError(f"{node.op_type} takes no {value.dtype.name.lower()} in opset {opset}")
+            raise _NoForm(f"{node.op_type} takes no {value.dtype.name.lower()} in opset {opset}")
 
 
 def _graphs(attribute: Any) -> Sequence[ir.Graph]:
@@ -163,7 +167,8 @@ def _failed(error: Exception, equation: Any) -> Exception:
         return ExportError(f"jax2onnx cannot write the model: {first_line(error)}.")
     missing = re.search(r"No plugins registered for primitive '([^']+)'", str(error))
     operator = missing[1] if missing else equation.primitive.name
-    return _unsupported(operator, place_of_equation(equation), "" if missing else first_line(error))
+    said = str(error) if isinstance(error, _NoForm) else first_line(error)
+    return _unsupported(operator, place_of_equation(equation), "" if missing else said)
 
 
 def _unsupported(operator: str, place: str | None, said: str) -> UnsupportedOperator:
