@@ -21,7 +21,7 @@ def assert_gone(pid: int) -> None:
     def gone() -> bool:
         try:
             return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # the latter: it ended between open and read
             return True
 
     wait_for(gone, 10.0)

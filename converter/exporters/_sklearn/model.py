@@ -31,7 +31,8 @@ from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served
 from paritygate.converter.exporters._sklearn.pools import acceptable, first_example, learnt_rows
 from paritygate.converter.exporters._sklearn.texts import lowering_note, takes_texts
 from paritygate.converter.exporters._sklearn.trees import ensemble_of, sparse_fed
-from paritygate.converter.exporters._trees.edges import asked_note, edge_rows
+from paritygate.converter.exporters._trees.edges import asked_note, edge_rows, is_clear
+from paritygate.converter.exporters._trees.forest import Forest
 from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import declared_inputs
 from paritygate.converter.types import Array, DType, Feeds
@@ -54,10 +55,6 @@ def open_estimator(estimator: Any, config: ExportConfig, weights: Weights, notes
     arrays = {name: as_served(name, value, notes) for name, value in example.items()}
     inputs = [SourceInput(n, DType.from_numpy(a.dtype), (None, *a.shape[1:])) for n, a in arrays.items()]
     return EstimatorModel(estimator, inputs, example=arrays, weights=weights, notes=notes)
-
-
-_TIE = 1e-5
-"""Shares closer than this may change places in float32."""
 
 
 class EstimatorModel(SourceModel):
@@ -161,8 +158,9 @@ class EstimatorModel(SourceModel):
         (given,) = self.inputs
         forests = inner_forests(self._estimator)
         missing = (np.nan,) if forests and self._takes_missing() else ()
-        # A sum over shares of several models is rounded; one forest's votes are whole, and a tie is one.
-        alone = ensemble_of(self._estimator) is not None
+        # A sum over shares of several models is rounded, and so is one of boosted leaves; votes are whole.
+        alone = ensemble_of(self._estimator)
+        exact = alone is not None and isinstance(alone.sums, Forest) and alone.sums.is_exact
         found: dict[str, Feeds] = {}
         for forest in forests:
             rows = edge_rows(forest, missing=missing, kind=given.dtype.numpy.type)
@@ -172,7 +170,7 @@ class EstimatorModel(SourceModel):
             for kind, matrix in rows.items():
                 feeds: Feeds = {given.name: matrix}
                 name = f"{kind}-below" if forest.strict and len(forests) > 1 else kind
-                found[name] = feeds if alone else self._without_ties(feeds)
+                found[name] = feeds if exact else self._without_ties(feeds)
         return {kind: feeds for kind, feeds in found.items() if feeds}
 
     def _without_ties(self, rows: Feeds) -> dict[str, Array]:
@@ -183,8 +181,7 @@ class EstimatorModel(SourceModel):
             return dict(rows)
         if shares is None or shares.ndim != 2 or shares.shape[1] < 2:
             return dict(rows)
-        ordered = np.sort(shares, axis=1)
-        clear = ordered[:, -1] - ordered[:, -2] > _TIE
+        clear = is_clear(shares)
         return {name: array[clear] for name, array in rows.items()} if clear.any() else {}
 
     def _takes_missing(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from paritygate.converter.errors import ExportError
-from paritygate.converter.exporters._trees.edges import asked_note, edge_rows
-from paritygate.converter.exporters._trees.ensemble import Ensemble, build_graph
+from paritygate.converter.exporters._trees.edges import asked_note, edge_rows, is_clear
+from paritygate.converter.exporters._trees.ensemble import PROBABILITIES, Ensemble, build_graph
 from paritygate.converter.exporters._trees.forest import Forest
 from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import declared_inputs
@@ -76,7 +76,13 @@ class BoosterModel(SourceModel):
         note = asked_note(self.ensemble.sums, rows)
         if note is not None and note not in self.notes:
             self.notes.append(note)
-        return {kind: {self.inputs[0].name: matrix} for kind, matrix in rows.items()}
+        asked = {kind: self._without_ties(matrix) for kind, matrix in rows.items()}
+        return {kind: {self.inputs[0].name: matrix} for kind, matrix in asked.items() if matrix.size}
+
+    def _without_ties(self, matrix: Array) -> Array:
+        if self.ensemble.answer.kind != "classes":
+            return matrix
+        return matrix[is_clear(self.ask(matrix)[PROBABILITIES])]
 
 
 def given_matrix(

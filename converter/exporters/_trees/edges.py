@@ -21,6 +21,9 @@ NUM_ROWS = 8192
 NUM_BYTES = 4 * 2**20
 """Bytes of one kind of samples at most."""
 
+TIE = 1e-5
+"""Two shares nearer than this are a tie: their sums may differ by rounding alone."""
+
 
 def edge_rows(
     forest: Forest, *, missing: Sequence[float] = (np.nan,), num_rows: int = NUM_ROWS, kind: type = np.float32
@@ -42,6 +45,20 @@ def edge_rows(
     if missing:
         rows["missing"] = walker.with_values(_spread(places, limit // len(missing)), missing)
     return {kind: array for kind, array in rows.items() if array.size}
+
+
+def is_clear(shares: Array) -> Array:
+    """bool[row], whether one class is clearly likelier than all others.
+
+    Which label a tie of rounded sums gets is the last bit of a sum, and so the order in which it was added up:
+    neither side's answer is the right one. Ties of votes are exact, and asked: see `Forest.is_exact`.
+
+    Args:
+        shares: float[row, class], at least two classes, as the source answered.
+    """
+    ordered = np.sort(shares, axis=1)
+    clear: Array = ordered[:, -1] - ordered[:, -2] > TIE
+    return clear
 
 
 def asked_note(forest: Forest, rows: dict[str, Array]) -> str | None:

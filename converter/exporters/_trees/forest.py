@@ -72,6 +72,14 @@ class Forest:
         return np.where(over, np.nextafter(nearest, kind(-np.inf)), nearest)
 
     @property
+    def is_exact(self) -> bool:
+        """Whether sums are the same in any order: of votes and other whole numbers, which float64 adds exactly."""
+        leaves = [self.base, *(tree.values[~tree.is_split] for tree in self.trees)]
+        return all(
+            bool((part == np.rint(part)).all()) and bool((np.abs(part) < 2**32).all()) for part in leaves
+        )
+
+    @property
     def num_splits(self) -> int:
         """Decisions in all trees together."""
         return int(sum(np.count_nonzero(tree.is_split) for tree in self.trees))
