@@ -72,6 +72,7 @@ from paritygate.converter.graph.finish import (
     read_structure,
     save_structure,
 )
+from paritygate.converter.graph.whole_numbers import keep_integers_exact
 from paritygate.converter.types import Array, DemotedDim, Dim, DType, Feeds, Signature, TensorSpec
 
 
@@ -322,6 +323,7 @@ class Exporter(abc.ABC):
         with stage("graph"):
             binding, graph = _convert(source, binding, path, config)
             check_asked(binding, config)
+            keep_integers_exact(graph)
             notes = finish_graph(
                 graph,
                 name=config.name,

@@ -220,16 +220,19 @@ def _integers(
 
 
 def _wide_integers(dtype: DType, shape: tuple[int, ...], rng: np.random.RandomState) -> Array:
-    """Both signs, magnitudes in the upper six bits: an int64 is beyond 2**57, an int32 beyond 2**25."""
+    """Both signs, magnitudes in the upper six bits: an int64 is beyond 2**57, an int32 beyond 2**25.
+
+    Half of them share the upper half of their bits and differ in the sign of the lower one: vectorised comparisons
+    of int64 are made of comparisons of halves.
+    """
     info = np.iinfo(dtype.numpy)
-    low = int(info.max) >> 6
+    low, half = int(info.max) >> 6, 2 ** (info.bits // 2)
     draws = [int.from_bytes(rng.bytes(9), "little") for _ in range(int(np.prod(shape, dtype=np.int64)))]
+    spread = [low + (draw >> 2) % (int(info.max) - low + 1) for draw in draws]
+    near = spread[0] - spread[0] % half if spread else 0
+    values = [near + value % half if draw & 2 else value for draw, value in zip(draws, spread, strict=True)]
     signs = [-1 if info.min < 0 and draw & 1 else 1 for draw in draws]
-    values = [
-        sign * (low + (draw >> 1) % (int(info.max) - low + 1))
-        for sign, draw in zip(signs, draws, strict=True)
-    ]
-    return np.array(values, dtype=dtype.numpy).reshape(shape)
+    return np.array([s * v for s, v in zip(signs, values, strict=True)], dtype=dtype.numpy).reshape(shape)
 
 
 def _floats(shape: tuple[int, ...], recipe: str, rng: np.random.RandomState) -> Array:

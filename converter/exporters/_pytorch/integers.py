@@ -1,9 +1,10 @@
 """Whole-number arithmetic that stays whole: ONNX forms of torch operators that torchlib, or onnxruntime, rounds.
 
-torchlib divides integers through float32, and onnxruntime computes `Mod` with fmod=1 and `ReduceSum` of int64 in
-float64: both are wrong above 2**53 at the latest, and say nothing. Only nodes are used here that onnxruntime's CPU
-kernels compute in integers: `Div`, which truncates, and `Mod` without fmod, which takes the divisor's sign. Types
-narrower than int64 are computed in int64, since kernels for some of them are missing (`Where` of int16).
+torchlib divides integers through float32, and onnxruntime computes `Mod` with fmod=1 in float64: both are wrong
+above 2**53 at the latest, and say nothing (of sums and comparisons: `graph/whole_numbers.py`). Only nodes are
+used here that onnxruntime's CPU kernels compute in integers: `Div`, which truncates, and `Mod` without fmod,
+which takes the divisor's sign. Types narrower than int64 are computed in int64, since kernels for some of them
+are missing (`Where` of int16).
 
 A divisor of zero is an error in torch and in onnxruntime. The lowest int64 divided by -1 makes the processor trap,
 which would end a whole server for one request, so a divisor of -1 never reaches a kernel; the quotient wraps.
@@ -11,7 +12,7 @@ which would end a whole server for one request, so a divisor of -1 never reaches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -21,7 +22,6 @@ from onnxscript.function_libs.torch_lib.ops import core
 from onnxscript.function_libs.torch_lib.tensor_typing import TReal, TTensor
 
 _INT64 = ir.DataType.INT64.value
-_HALF = 2**32
 
 
 def div_mode(self: TReal, other: TReal, rounding_mode: str | None = None) -> TReal:
@@ -57,38 +57,6 @@ def remainder_of_scalar(self: float, other: TTensor) -> TTensor:
     if not _is_whole(other):
         return core.aten_remainder_scalar_tensor(self, other)
     return op.Cast(_remainder(_whole(int(self)), op.Cast(other, to=_INT64)), to=other.dtype.value)
-
-
-def sum_all(self: TReal, dtype: int = -1) -> TReal:
-    """Translate `torch.sum` of a whole tensor."""
-    if not _is_whole(self) or not _stays_int64(dtype) or len(self.shape) == 0:
-        return core.aten_sum(self, dtype)
-    return _exact_sum(self, lambda part: op.ReduceSum(part, keepdims=0))
-
-
-def sum_dims(self: TReal, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: int = -1) -> TReal:
-    """Translate `torch.sum` over some axes."""
-    if not _is_whole(self) or not _stays_int64(dtype) or len(self.shape) == 0:
-        return core.aten_sum_dim_IntList(self, dim, keepdim, dtype)
-    if not dim:
-        return _exact_sum(self, lambda part: op.ReduceSum(part, keepdims=int(keepdim)))
-    axes = [dim] if isinstance(dim, int) else list(dim)
-    return _exact_sum(
-        self, lambda part: op.ReduceSum(part, op.Constant(value_ints=axes), keepdims=int(keepdim))
-    )
-
-
-def _stays_int64(dtype: int | None) -> bool:
-    return dtype in (None, -1, _INT64)
-
-
-def _exact_sum(self: Any, total: Callable[[Any], Any]) -> Any:
-    """The sum of halves of 32 bits, each exact in float64 for up to 2**21 numbers; int64 wraps as torch does."""
-    if self.dtype != ir.DataType.INT64:
-        return total(op.Cast(self, to=_INT64))
-    low = op.Mod(self, _whole(_HALF))
-    high = op.Div(op.Sub(self, low), _whole(_HALF))
-    return op.Add(op.Mul(total(high), _whole(_HALF)), total(low))
 
 
 def _is_whole(value: Any) -> bool:
@@ -152,6 +120,4 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         aten.remainder.Tensor: remainder,
         aten.remainder.Scalar: remainder,
         aten.remainder.Scalar_Tensor: remainder_of_scalar,
-        aten.sum.default: sum_all,
-        aten.sum.dim_IntList: sum_dims,
     }

@@ -100,6 +100,33 @@ def test_sums_are_exact_and_wrap_as_in_torch(tmp_path: Path) -> None:
         np.testing.assert_array_equal(answer, source.numpy())
 
 
+class Ages(torch.nn.Module):
+    """Days since the later of two moments, from timestamps in milliseconds; it has weights, and answers floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, seen: torch.Tensor, paid: torch.Tensor) -> list[torch.Tensor]:
+        now = 1_760_000_000_000
+        latest = torch.maximum(seen, paid).clamp(max=now)
+        return [
+            (now - x) / 86_400_000 * self.scale
+            for x in (latest, seen.amax(1), paid.amin(1), seen.sum(1) // 7)
+        ]
+
+
+def test_timestamps_are_compared_and_added_as_they_are(tmp_path: Path) -> None:
+    random = np.random.RandomState(8)
+    moments = 1_760_000_000_000 - random.randint(2**33, size=(2, 64, 5), dtype=np.int64)
+    seen, paid = moments[0], moments[1]
+    bundle = export_model(Ages(), tmp_path / "bundle", name="ages", inputs=(seen, paid))
+    assert validate_bundle(bundle).verdict == "pass"
+    answers = open_session(bundle.model_bytes()).run({"seen": seen, "paid": paid})
+    for answer, source in zip(answers.values(), Ages()(torch.tensor(seen), torch.tensor(paid)), strict=True):
+        np.testing.assert_allclose(answer, source.detach().numpy(), rtol=1e-6)
+
+
 def test_handed_integer_case_has_parity_and_not_only_a_report(tmp_path: Path) -> None:
     case = load_case("case_10")
     bundle = export_conversion(case, tmp_path / "bundle")

@@ -1,0 +1,234 @@
+"""Forms of int64 operators that onnxruntime computes exactly, in place of those that it does not.
+
+Measured on onnxruntime 1.31.1 (x86-64): `Max`, `Min`, `Clip`, `ReduceMax` and `ReduceMin` of int64 compare the
+lower halves of two numbers as if they were signed: of two timestamps in milliseconds within seven weeks of each
+other, the earlier may be taken for the later. `ReduceSum` adds in float64, which is wrong above 2**53.
+`Greater`, `Less`, `Where`, `Mod`, `Div`, `Add` and `Mul` are exact, and so are all of them on numbers below
+2**31, which is why sizes, computed from `Shape` and constants alone, keep the operators that they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+
+from paritygate.converter.graph.inspect import subgraphs
+
+_HALF = 2**32
+_FOLDED = {"Max": "Greater", "Min": "Less"}
+_REDUCED = ("ReduceMax", "ReduceMin", "ReduceSum")
+_MENDED = (*_FOLDED, "Clip", *_REDUCED)
+_SIZES = ("Shape", "Size")
+
+
+def keep_integers_exact(model: onnx.ModelProto) -> None:
+    """Replace, in a graph and its subgraphs, what would be inexact on the int64 numbers of a request.
+
+    Args:
+        model: Changed in place; opset 10 or later. Weights are not touched.
+    """
+    if not any(node.op_type in _MENDED for graph in _graphs(model.graph) for node in graph.node):
+        return
+    facts = _Facts.of(model)
+    for graph in _graphs(model.graph):
+        if any(facts.is_inexact(node) for node in graph.node):
+            _rewrite(graph, facts)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from _graphs(inner)
+
+
+@dataclass
+class _Facts:
+    """What is known of the values of a model, those of its subgraphs included.
+
+    Attributes:
+        types: Element type by name.
+        moving: Values that hang on the numbers of a request, and not on the sizes of its tensors alone.
+        used: All names.
+    """
+
+    types: Mapping[str, int]
+    moving: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto) -> _Facts:
+        facts = cls(_element_types(model))
+        facts._follow(model.graph)
+        return facts
+
+    def _follow(self, graph: onnx.GraphProto) -> None:
+        weights = {tensor.name for tensor in graph.initializer}
+        inputs = {value.name for value in graph.input} - weights
+        self.moving |= inputs
+        self.used |= inputs | weights
+        for node in graph.node:
+            self.used |= {*node.input, *node.output}
+            moves = any(name in self.moving for name in node.input)
+            for inner in subgraphs(node):
+                self._follow(inner)
+                moves |= any(value.name in self.moving for value in inner.output)
+            if moves and node.op_type not in _SIZES:
+                self.moving |= set(node.output)
+
+    def is_inexact(self, node: onnx.NodeProto) -> bool:
+        """Whether onnxruntime may get this operator wrong."""
+        return (
+            node.op_type in _MENDED
+            and node.domain in ("", "ai.onnx")
+            and self.types.get(node.input[0]) == onnx.TensorProto.INT64
+            and any(name in self.moving for name in node.input)
+            and (node.op_type not in _FOLDED or len(node.input) > 1)
+        )
+
+    def fresh(self, stem: str) -> str:
+        """A name that no value has."""
+        name, number = stem, 1
+        while name in self.used:
+            number += 1
+            name = f"{stem}_{number}"
+        self.used.add(name)
+        return name
+
+
+def _element_types(model: onnx.ModelProto) -> dict[str, int]:
+    """Element types by name; inferred, without the weights' values, only where the file does not tell them all."""
+    types = _told_types(model.graph)
+    asked = (
+        node.input[0] for graph in _graphs(model.graph) for node in graph.node if node.op_type in _MENDED
+    )
+    if all(name in types for name in asked):
+        return types
+    bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    bare.functions.extend(model.functions)
+    bare.graph.CopyFrom(_without_values(model.graph))
+    return types | _told_types(onnx.shape_inference.infer_shapes(bare).graph)
+
+
+def _without_values(graph: onnx.GraphProto) -> onnx.GraphProto:
+    """The same graph, its weights told by type and shape as if they were inputs."""
+    bare = onnx.GraphProto(name=graph.name or "graph", node=graph.node, value_info=graph.value_info)
+    known = {value.name for value in graph.input}
+    bare.input.extend(graph.input)
+    bare.output.extend(graph.output)
+    for tensor in graph.initializer:
+        if tensor.name not in known:
+            bare.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    return bare
+
+
+def _told_types(graph: onnx.GraphProto) -> dict[str, int]:
+    types: dict[str, int] = {}
+    for each in _graphs(graph):
+        types |= {tensor.name: tensor.data_type for tensor in each.initializer}
+        for value in (*each.input, *each.output, *each.value_info):
+            if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+                types[value.name] = value.type.tensor_type.elem_type
+    return types
+
+
+def _rewrite(graph: onnx.GraphProto, facts: _Facts) -> None:
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes += _Writer(node, facts).written() if facts.is_inexact(node) else [node]
+    copies = [_copy(node) for node in nodes]  # `del` below would empty those that the graph owns
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+    twin = onnx.NodeProto()
+    twin.CopyFrom(node)
+    return twin
+
+
+class _Writer:
+    """The exact form of one node, under the name and for the output of the node itself."""
+
+    def __init__(self, node: onnx.NodeProto, facts: _Facts) -> None:
+        self._node = node
+        self._facts = facts
+        self._nodes: list[onnx.NodeProto] = []
+
+    def written(self) -> list[onnx.NodeProto]:
+        """The nodes, in order."""
+        forms: dict[str, Callable[[], str]] = {"Clip": self._clip, "ReduceSum": self._sum}
+        kind = self._node.op_type
+        result = forms.get(kind, self._fold if kind in _FOLDED else self._extreme)()
+        last = next(node for node in reversed(self._nodes) if result in node.output)
+        last.output[0] = self._node.output[0]
+        return self._nodes
+
+    def _add(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        stem = self._node.name or self._node.output[0]
+        output = self._facts.fresh(f"{stem}_exact")
+        made = onnx.helper.make_node(kind, list(inputs), [output], name=output, **attributes)
+        made.metadata_props.extend(self._node.metadata_props)
+        self._nodes.append(made)
+        return output
+
+    def _constant(self, number: int) -> str:
+        return self._add("Constant", value=onnx.helper.make_tensor("", onnx.TensorProto.INT64, [], [number]))
+
+    def _larger(self, a: str, b: str) -> str:
+        return self._add("Where", self._add("Greater", a, b), a, b)
+
+    def _smaller(self, a: str, b: str) -> str:
+        return self._add("Where", self._add("Less", a, b), a, b)
+
+    def _fold(self) -> str:
+        choose = self._larger if self._node.op_type == "Max" else self._smaller
+        result: str = self._node.input[0]
+        others = self._node.input[1:]
+        for other in others:
+            result = choose(result, other)
+        return result
+
+    def _clip(self) -> str:
+        result, low, high = (*self._node.input, "", "")[:3]
+        if low:
+            result = self._larger(result, low)
+        if high:
+            result = self._smaller(result, high)
+        return result if result != self._node.input[0] else self._add("Identity", result)
+
+    def _halves(self) -> tuple[str, str]:
+        """The upper half, from -2**31 to 2**31 - 1, and the lower one, from 0 to 2**32 - 1."""
+        given, whole = self._node.input[0], self._constant(_HALF)
+        low = self._add("Mod", given, whole)
+        return self._add("Div", self._add("Sub", given, low), whole), low
+
+    def _joined(self, high: str, low: str) -> str:
+        return self._add("Add", self._add("Mul", high, self._constant(_HALF)), low)
+
+    def _reduce(self, value: str, *, keepdims: bool | None = None) -> str:
+        """The node's own operator on something else; as long as that is below 2**31, or 2**53 for sums."""
+        made = self._add(self._node.op_type, value, *self._node.input[1:])
+        attributes = {attribute.name: attribute for attribute in self._node.attribute}
+        if keepdims is not None:
+            attributes["keepdims"] = onnx.helper.make_attribute("keepdims", int(keepdims))
+        self._nodes[-1].attribute.extend(attributes.values())
+        return made
+
+    def _sum(self) -> str:
+        high, low = self._halves()
+        return self._joined(self._reduce(high), self._reduce(low))
+
+    def _extreme(self) -> str:
+        """The largest upper half, and among its owners the largest lower half; both moved to below 2**31."""
+        high, low = self._halves()
+        middle = self._constant(_HALF // 2)
+        worst = self._constant(-_HALF // 2 if self._node.op_type == "ReduceMax" else _HALF // 2 - 1)
+        owns = self._add("Equal", high, self._reduce(high, keepdims=True))
+        lowest = self._add("Where", owns, self._add("Sub", low, middle), worst)
+        return self._joined(self._reduce(high), self._add("Add", self._reduce(lowest), middle))

@@ -1,0 +1,144 @@
+"""int64 operators that onnxruntime gets wrong leave the graph in a form that it gets right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from paritygate.converter.graph.whole_numbers import keep_integers_exact
+from paritygate.converter.types import Array
+
+_AXIS = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
+_LOW = helper.make_tensor("low", TensorProto.INT64, [], [-(2**40) + 5])
+_HIGH = helper.make_tensor("high", TensorProto.INT64, [], [2**40 + 7])
+_NEAR = np.int64(1_700_000_000_000)
+
+
+def _numbers(seed: int, shape: tuple[int, ...] = (6, 17)) -> Array:
+    """Numbers of both signs that often share their upper half and differ in the sign of the lower one."""
+    rng = np.random.RandomState(seed)
+    near = _NEAR + rng.randint(-(2**32), 2**32, size=shape, dtype=np.int64)
+    mixed = np.where(rng.randint(3, size=shape) == 0, rng.randint(-9, 9, size=shape), near)
+    return np.where(rng.randint(4, size=shape) == 0, -mixed, mixed).astype(np.int64)
+
+
+def _model(kind: str, given: list[str], dtype: int = TensorProto.INT64, **attributes: Any) -> onnx.ModelProto:
+    values = [helper.make_tensor_value_info(name, dtype, None) for name in "xy"]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Identity", ["x"], ["inner"]),
+            helper.make_node(kind, ["inner", *given[1:]], ["z"], **attributes),
+            helper.make_node("Identity", ["y"], ["unused"]),
+        ],
+        "graph",
+        values,
+        [helper.make_tensor_value_info("z", dtype, None)],
+        [_AXIS, _LOW, _HIGH],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def _run(model: onnx.ModelProto, x: Array, y: Array) -> Array:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    answer: Array = session.run(None, {"x": x, "y": y})[0]
+    return answer
+
+
+_OPERATORS: dict[str, tuple[list[str], dict[str, Any], Callable[[Array, Array], Array]]] = {
+    "Max": (["x", "y"], {}, np.maximum),
+    "Min": (["x", "y"], {}, np.minimum),
+    "Clip": (["x", "low", "high"], {}, lambda x, _: np.clip(x, -(2**40) + 5, 2**40 + 7)),
+    "ReduceMax": (["x", "axis"], {"keepdims": 0}, lambda x, _: x.max(1)),
+    "ReduceMin": (["x", "axis"], {"keepdims": 1}, lambda x, _: x.min(1, keepdims=True)),
+    "ReduceSum": (["x", "axis"], {"keepdims": 0}, lambda x, _: x.sum(1)),
+}
+
+
+@pytest.mark.parametrize("kind", _OPERATORS)
+def test_int64_is_computed_exactly(kind: str) -> None:
+    given, attributes, reference = _OPERATORS[kind]
+    model = _model(kind, given, **attributes)
+    keep_integers_exact(model)
+    for seed in range(8):
+        x, y = _numbers(seed), _numbers(seed + 100)
+        if kind == "ReduceSum":
+            x = x * 2**16  # sums near 2**60
+        np.testing.assert_array_equal(_run(model, x, y), reference(x, y))
+
+
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin", "ReduceSum"])
+def test_all_axes_and_the_ends_of_int64(kind: str) -> None:
+    model = _model(kind, ["x"], keepdims=0)
+    keep_integers_exact(model)
+    info = np.iinfo(np.int64)
+    x = np.array([[info.min, info.max], [0, -1]])
+    reference = {"ReduceMax": np.max, "ReduceMin": np.min, "ReduceSum": np.sum}[kind]
+    assert _run(model, x, x) == reference(x)
+
+
+@pytest.mark.parametrize("kind", ["Max", "Min"])
+def test_three_operands_of_different_ranks(kind: str) -> None:
+    model = _model(kind, ["x", "y", "low"])
+    keep_integers_exact(model)
+    x, y = _numbers(0), _numbers(1, (17,))
+    pick = np.maximum if kind == "Max" else np.minimum
+    np.testing.assert_array_equal(_run(model, x, y), pick(pick(x, y), -(2**40) + 5))
+
+
+@pytest.mark.parametrize("bounds", [["x", "low"], ["x", "", "high"], ["x"]])
+def test_a_clip_with_one_bound_or_none(bounds: list[str]) -> None:
+    model = _model("Clip", bounds)
+    keep_integers_exact(model)
+    x = _numbers(3)
+    low = -(2**40) + 5 if "low" in bounds else np.iinfo(np.int64).min
+    high = 2**40 + 7 if "high" in bounds else np.iinfo(np.int64).max
+    np.testing.assert_array_equal(_run(model, x, x), np.clip(x, low, high))
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT32, TensorProto.FLOAT])
+def test_other_types_keep_their_operators(dtype: int) -> None:
+    model = _model("Max", ["x", "y"], dtype)
+    before = model.SerializeToString()
+    keep_integers_exact(model)
+    assert model.SerializeToString() == before
+
+
+def test_sizes_keep_their_operators() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("ReduceMax", ["shape"], ["z"], keepdims=0),
+    ]
+    values = [helper.make_tensor_value_info("x", TensorProto.INT64, ["n", "m"])]
+    graph = helper.make_graph(
+        nodes, "graph", values, [helper.make_tensor_value_info("z", TensorProto.INT64, [])]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    keep_integers_exact(model)
+    assert [node.op_type for node in model.graph.node] == ["Shape", "ReduceMax"]
+
+
+def test_a_branch_is_mended_too() -> None:
+    branch = helper.make_graph(
+        [helper.make_node("Max", ["x", "y"], ["inner"])],
+        "branch", [], [helper.make_tensor_value_info("inner", TensorProto.INT64, None)],
+    )  # fmt: skip
+    other = helper.make_graph(
+        [helper.make_node("Min", ["x", "y"], ["other"])],
+        "other", [], [helper.make_tensor_value_info("other", TensorProto.INT64, None)],
+    )  # fmt: skip
+    yes = helper.make_tensor("yes", TensorProto.BOOL, [], [True])
+    node = helper.make_node("If", ["yes"], ["z"], then_branch=branch, else_branch=other)
+    values = [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "m"]) for name in "xy"]
+    graph = helper.make_graph(
+        [node], "graph", values, [helper.make_tensor_value_info("z", TensorProto.INT64, None)], [yes]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    keep_integers_exact(model)
+    x, y = _numbers(1), _numbers(2)
+    np.testing.assert_array_equal(_run(model, x, y), np.maximum(x, y))
