@@ -1,4 +1,4 @@
-"""Whole-number arithmetic that stays whole: ONNX forms of torch operators that torchlib, or onnxruntime, rounds.
+"""Division that is exact: ONNX forms of torch operators that torchlib, or onnxruntime, rounds.
 
 torchlib divides integers through float32, and onnxruntime computes `Mod` with fmod=1 in float64: both are wrong
 above 2**53 at the latest, and say nothing (of sums and comparisons: `graph/whole_numbers.py`). Only nodes are
@@ -26,6 +26,8 @@ _INT64 = ir.DataType.INT64.value
 
 def div_mode(self: TReal, other: TReal, rounding_mode: str | None = None) -> TReal:
     """Translate `torch.div(..., rounding_mode=...)`."""
+    if rounding_mode == "floor" and _is_float(self):
+        return _floored_float(self, other)
     if rounding_mode is None or not _is_whole(self):
         return core.aten_div_mode(self, other, rounding_mode)
     return _in_int64(_floored if rounding_mode == "floor" else _truncated, self, other)
@@ -33,6 +35,8 @@ def div_mode(self: TReal, other: TReal, rounding_mode: str | None = None) -> TRe
 
 def floor_divide(self: TTensor, other: TTensor) -> TTensor:
     """Translate `torch.floor_divide` and `//`."""
+    if _is_float(self):
+        return _floored_float(self, other)
     if not _is_whole(self):
         return core.aten_floor_divide(self, other)
     return _in_int64(_floored, self, other)
@@ -47,6 +51,8 @@ def fmod(self: TReal, other: TReal) -> TReal:
 
 def remainder(self: TTensor, other: TTensor) -> TTensor:
     """Translate `torch.remainder` and `%`, whose result has the sign of the divisor."""
+    if _is_float(self):
+        return _float_remainder(self, other)
     if not _is_whole(self):
         return core.aten_remainder(self, other)
     return _in_int64(_remainder, self, other)
@@ -54,6 +60,8 @@ def remainder(self: TTensor, other: TTensor) -> TTensor:
 
 def remainder_of_scalar(self: float, other: TTensor) -> TTensor:
     """Translate `%` of a Python number by a tensor."""
+    if _is_float(other):
+        return _float_remainder(_number(self, other), other)
     if not _is_whole(other):
         return core.aten_remainder_scalar_tensor(self, other)
     return op.Cast(_remainder(_whole(int(self)), op.Cast(other, to=_INT64)), to=other.dtype.value)
@@ -61,6 +69,10 @@ def remainder_of_scalar(self: float, other: TTensor) -> TTensor:
 
 def _is_whole(value: Any) -> bool:
     return value.dtype is not None and value.dtype.is_integer()
+
+
+def _is_float(value: Any) -> bool:
+    return value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def _in_int64(rule: Callable[[Any, Any], Any], self: Any, other: Any) -> Any:
@@ -105,6 +117,47 @@ def _floored(self: Any, other: Any) -> Any:
     below = op.And(differ, op.Not(op.Equal(rest, _whole(0))))
     floor = op.Sub(quotient, op.Cast(below, to=_INT64))
     return op.Where(minus_one, op.Neg(floor), floor)
+
+
+def _number(number: float, like: Any) -> Any:
+    return op.Constant(value=ir.tensor(float(number), dtype=like.dtype))
+
+
+def _as_operand(other: Any, like: Any) -> Any:
+    """An operand of the same type, be it a tensor or a Python number."""
+    return _number(other, like) if isinstance(other, int | float) else op.CastLike(other, like)
+
+
+def _float_rest(self: Any, other: Any) -> tuple[Any, Any]:
+    """C's fmod, which is exact, and whether it lacks the divisor's sign.
+
+    torchlib subtracts a rounded quotient's multiple instead, which of 1e10 by 3 leaves 0 in place of 1.
+    """
+    zero = _number(0.0, self)
+    rest = op.Mod(self, other, fmod=1)
+    differ = op.Xor(op.Less(rest, zero), op.Less(other, zero))
+    return rest, op.And(differ, op.Not(op.Equal(rest, zero)))
+
+
+def _float_remainder(self: Any, other: Any) -> Any:
+    other = _as_operand(other, self)
+    rest, differs = _float_rest(self, other)
+    return op.Where(differs, op.Add(rest, other), rest)
+
+
+def _floored_float(self: Any, other: Any) -> Any:
+    """The whole number next to the quotient of what fmod leaves; by zero, the quotient itself.
+
+    Source: c10/util/generic_math.h, div_floor_floating.
+    """
+    other = _as_operand(other, self)
+    rest, differs = _float_rest(self, other)
+    zero, one = _number(0.0, self), _number(1.0, self)
+    exact = op.Div(op.Sub(self, rest), other)
+    exact = op.Where(differs, op.Sub(exact, one), exact)
+    floor = op.Floor(exact)
+    near = op.Greater(op.Sub(exact, floor), _number(0.5, self))
+    return op.Where(op.Equal(other, zero), op.Div(self, other), op.Where(near, op.Add(floor, one), floor))
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:

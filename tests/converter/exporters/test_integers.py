@@ -142,6 +142,23 @@ def test_float_division_keeps_its_translation(tmp_path: Path) -> None:
     assert validate_bundle(export(halves, tmp_path, torch.randn(2, 3))).verdict == "pass"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_floats_leave_the_rest_that_torch_leaves(dtype: torch.dtype, tmp_path: Path) -> None:
+    def rests(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        divided = [torch.remainder(x, y), x // y, torch.div(x, y, rounding_mode="floor"), torch.fmod(x, y)]
+        return [*divided, x % 3.0, x % -3.0, x // 0.75, torch.remainder(5.5, y)]
+
+    telling = [0.5, -0.5, 2.5, 1e10, -1e10, 2.0**31, -3e9, 1e30, 3e9, -0.0, 70000.0, np.inf, -np.inf, np.nan]
+    x = torch.tensor(telling, dtype=dtype).repeat_interleave(6)
+    y = torch.tensor([3.0, -3.0, 0.7, -0.1, 0.0, np.inf], dtype=dtype).repeat(len(telling))
+    bundle = export(rests, tmp_path, (torch.randn(4, dtype=dtype), torch.rand(4, dtype=dtype) + 0.5))
+    assert validate_bundle(bundle).verdict == "pass"
+    names = [spec.name for spec in bundle.signature.inputs]
+    answers = open_session(bundle.model_bytes()).run(dict(zip(names, (x.numpy(), y.numpy()), strict=True)))
+    for (name, answer), source in zip(answers.items(), rests(x, y), strict=True):
+        np.testing.assert_array_equal(answer, source.numpy(), err_msg=name)
+
+
 def test_default_probes_catch_integers_that_pass_through_floats(tmp_path: Path) -> None:
     bundle = export(lambda x: torch.pow(x, x % 4), tmp_path, np.arange(6))
     certificate = validate_bundle(bundle)
