@@ -13,6 +13,8 @@ from paritygate.converter.config import parse_input_spec
 from paritygate.converter.types import Array, DType, TensorSpec
 
 _DYNAMIC = re.compile(r"(?P<input>[^:=]+):(?P<axis>[0-9]+)=(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+_RANGE = re.compile(r"(?P<input>[^=]+)=(?P<low>-?[0-9]+):(?P<high>-?[0-9]+)")
+_NOTHING_OPEN = "none"
 _EXAMPLE = "x:float32[2,3] or x:float32[batch,3]"
 _SEED = 1
 
@@ -82,16 +84,18 @@ def _example(spec: TensorSpec, sizes: Mapping[str, int], rng: np.random.Generato
 
 
 def parse_dynamic(given: Sequence[str], inputs: Sequence[str] = ()) -> dict[str, dict[int, str]] | None:
-    """Open dimensions by input and axis; None when nothing is opened.
+    """Open dimensions by input and axis; None when nothing is said, and nothing at all for the lone text `none`.
 
     Args:
-        given: Texts such as `x:0=batch`.
+        given: Texts such as `x:0=batch`, or `none` alone, which fixes every size.
         inputs: Texts of `--input`, whose names open dimensions too, as in `x:float32[batch,3]`.
 
     Raises:
         BadArgument: If a text is not of its form, or an axis is given two names.
     """
     found: dict[str, dict[int, str]] = {}
+    if list(given) == [_NOTHING_OPEN]:
+        return found
     for spec in _specs(inputs):
         named = {axis: dim for axis, dim in enumerate(spec.shape) if isinstance(dim, str)}
         if named:
@@ -99,7 +103,10 @@ def parse_dynamic(given: Sequence[str], inputs: Sequence[str] = ()) -> dict[str,
     for text in given:
         match = _DYNAMIC.fullmatch(text.strip())
         if match is None:
-            raise BadArgument(f"--dynamic {text!r} cannot be read; write input:axis=name, e.g. x:0=batch.")
+            raise BadArgument(
+                f"--dynamic {text!r} cannot be read; write input:axis=name, e.g. x:0=batch, "
+                "or none alone to fix every size."
+            )
         axes = found.setdefault(match["input"], {})
         known = axes.setdefault(int(match["axis"]), match["name"])
         if known != match["name"]:
@@ -107,3 +114,25 @@ def parse_dynamic(given: Sequence[str], inputs: Sequence[str] = ()) -> dict[str,
                 f"--dynamic {text!r}: that axis is called {known!r} already; give it one name, once."
             )
     return found or None
+
+
+def parse_ranges(given: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Lowest and highest value of integer inputs, both included, by input.
+
+    Args:
+        given: Texts such as `ids=0:30521`.
+
+    Raises:
+        BadArgument: If a text is not of that form, gives nothing between its ends, or repeats an input.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for text in given:
+        match = _RANGE.fullmatch(text.strip())
+        if match is None or int(match["low"]) > int(match["high"]):
+            raise BadArgument(
+                f"--integer-range {text!r} cannot be read; write input=lowest:highest, e.g. ids=0:30521."
+            )
+        if match["input"] in found:
+            raise BadArgument(f"--integer-range gives {match['input']!r} twice; give every input once.")
+        found[match["input"]] = int(match["low"]), int(match["high"])
+    return found

@@ -35,7 +35,7 @@ def export(
     name: Annotated[str | None, typer.Option(help="The model's name; default: the source's.")] = None,
     framework: Annotated[str | None, typer.Option(help="When it cannot be told from the source.")] = None,
     factory: Annotated[
-        str | None, typer.Option(help="module:factory that builds the network for a state dict.")
+        str | None, typer.Option(help="module:function that builds the network whose weights SOURCE holds.")
     ] = None,
     weights: Annotated[
         str | None, typer.Option(help="The entry of a training checkpoint that holds the weights, e.g. ema.")
@@ -50,8 +50,15 @@ def export(
     samples: Annotated[
         Path | None, typer.Option(help=".npz with example inputs, one array an input.")
     ] = None,
+    include_samples: Annotated[
+        bool,
+        typer.Option(
+            "--include-samples", help="Prove the samples too; their arrays are sealed for all to read."
+        ),
+    ] = False,
     dynamic: Annotated[
-        list[str] | None, typer.Option(help="An open dimension, as input:axis=name, e.g. x:0=batch.")
+        list[str] | None,
+        typer.Option(help="An open dimension, as input:axis=name, e.g. x:0=batch; none alone fixes all."),
     ] = None,
     input_shape: Annotated[
         list[str] | None,
@@ -60,6 +67,11 @@ def export(
             help="An example input where there are no samples, as x:float32[2,3]; a name for a size opens it.",
         ),
     ] = None,
+    integer_range: Annotated[
+        list[str] | None,
+        typer.Option(help="What an integer input may hold, as input=lowest:highest, e.g. ids=0:30521."),
+    ] = None,
+    input_name: Annotated[list[str] | None, typer.Option(help="Names of the inputs, in order.")] = None,
     output_name: Annotated[list[str] | None, typer.Option(help="Names of the outputs, in order.")] = None,
     opset: Annotated[int, typer.Option(help="ONNX opset of the default domain.")] = 18,
     trust: Annotated[bool, typer.Option("--trust", help="Open sources that can run code.")] = False,
@@ -69,13 +81,21 @@ def export(
 
     Example: paritygate export weights.safetensors --factory net:build --samples x.npz -o bundle
     """
-    from paritygate.cli._examples import BadArgument, load_samples, parse_dynamic, parse_inputs
+    from paritygate.cli._examples import (
+        BadArgument,
+        load_samples,
+        parse_dynamic,
+        parse_inputs,
+        parse_ranges,
+    )
     from paritygate.cli._progress import BuildDisplay
     from paritygate.converter.config import ExportConfig
     from paritygate.converter.environments import export_source
 
     if samples and input_shape:
         raise BadArgument("--samples and --input both give the example inputs; give one of them.")
+    if include_samples and not samples:
+        raise BadArgument("--include-samples has no samples to include; give --samples FILE.npz.")
     shapes = input_shape or []
     examples = load_samples(samples) if samples else parse_inputs(shapes)
     config = ExportConfig(
@@ -86,6 +106,10 @@ def export(
         keep_saved_model=keep_saved_model,
         inputs=examples,
         dynamic=parse_dynamic(dynamic or [], shapes),
+        samples=(examples,) if include_samples and examples else (),
+        include_samples=include_samples,
+        integer_ranges=parse_ranges(integer_range or []),
+        input_names=tuple(input_name) if input_name else None,
         output_names=tuple(output_name) if output_name else None,
         opset=opset,
         trust=trust,

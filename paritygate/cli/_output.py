@@ -56,5 +56,12 @@ def describe(error: BaseException) -> str:
     return _one_line(f"unexpected {type(error).__name__}: {error} (PARITYGATE_DEBUG=1 shows where)")
 
 
+_LONGEST = 4000
+"""Characters of an error; names out of a file may be of any length."""
+
+
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Without breaks, and without what steers a terminal: an error repeats names that a file gave."""
+    line = " ".join(text.split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
