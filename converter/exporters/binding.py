@@ -24,6 +24,12 @@ BATCH = "batch"
 _TRACE_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 _SYNTHETIC_SIZES = (17, 19, 23, 29, 31, 37)
 
+MAX_SYNTHETIC_ELEMENTS = 2**26
+"""Elements of all inputs that are made up where no example was given; a few bytes can declare any size."""
+
+_MAX_RANK = 32
+"""More axes than any array of numpy before 2.0 may have, and than any model takes."""
+
 
 @dataclass(frozen=True)
 class Binding:
@@ -270,14 +276,32 @@ def resize(array: Array, spec: TensorSpec, sizes: Mapping[str, int]) -> Array:
 
 
 def synthesise(inputs: Sequence[TensorSpec], ranges: Mapping[str, tuple[int, int]]) -> dict[str, Array]:
-    """Example feeds for specs without an example: seeded normal floats, integers in their range, `""`."""
+    """Example feeds for specs without an example: seeded normal floats, integers in their range, `""`.
+
+    Raises:
+        ExportError: If they would have more than `MAX_SYNTHETIC_ELEMENTS`.
+    """
     generator = np.random.default_rng(0)
     sizes = synthetic_sizes(inputs)
-    feeds = {}
-    for spec in inputs:
-        shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape)
-        feeds[spec.name] = _synthetic(spec, shape, ranges.get(spec.name, (0, 1)), generator)
-    return feeds
+    shapes = [tuple(sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape) for spec in inputs]
+    _refuse_absurd(inputs, shapes)
+    return {
+        spec.name: _synthetic(spec, shape, ranges.get(spec.name, (0, 1)), generator)
+        for spec, shape in zip(inputs, shapes, strict=True)
+    }
+
+
+def _refuse_absurd(inputs: Sequence[TensorSpec], shapes: Sequence[tuple[int, ...]]) -> None:
+    total = 0
+    for spec, shape in zip(inputs, shapes, strict=True):
+        if len(shape) > _MAX_RANK:
+            raise ExportError(f"input {spec.name!r} has {len(shape)} axes; expected at most {_MAX_RANK}.")
+        total += math.prod(shape)
+        if total > MAX_SYNTHETIC_ELEMENTS:
+            raise ExportError(
+                f"input {spec.name!r} of shape {list(shape)} and those before it have {total} elements; no "
+                f"example of more than {MAX_SYNTHETIC_ELEMENTS} in sum is made up. Give one (--samples)."
+            )
 
 
 def synthetic_sizes(inputs: Sequence[TensorSpec]) -> dict[str, int]:

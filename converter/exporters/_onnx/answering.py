@@ -24,6 +24,9 @@ from paritygate.converter.exporters._onnx.reading import PREPARED_FILE
 from paritygate.converter.exporters._onnx.widening import widen
 from paritygate.converter.types import Array
 
+MAX_ANSWER_BYTES = 2**31 - 1
+"""All outputs of one question: the asking process has to hold them, and no protobuf message is larger."""
+
 
 def main(folder: Path) -> None:
     """Answer questions until standard input ends."""
@@ -99,10 +102,13 @@ class _Referee:
         feeds = {name: self._read(f"in_{k}.pb") for k, name in enumerate(question["names"])}
         if question["wide"]:
             feeds = {name: _double(array) for name, array in feeds.items()}
-        answers = evaluator.run(None, feeds)
-        for index, (name, value) in enumerate(zip(evaluator.output_names, answers, strict=True)):
+        answers = [np.asarray(value) for value in evaluator.run(None, feeds)]
+        taken = sum(array.nbytes for array in answers)
+        if taken > MAX_ANSWER_BYTES:
+            raise MemoryError(f"one answer takes {taken} bytes")
+        for index, (name, array) in enumerate(zip(evaluator.output_names, answers, strict=True)):
             path = self._folder / f"out_{index}.pb"
-            path.write_bytes(encode_tensor(np.asarray(value), name))
+            path.write_bytes(encode_tensor(array, name))
         return {"kind": "answered"}
 
     def _check(self) -> None:

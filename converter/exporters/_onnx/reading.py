@@ -12,15 +12,18 @@ import onnx
 from paritygate.converter.checkpoints.files import existing_file
 from paritygate.converter.errors import ModelInvalid, SourceError
 from paritygate.converter.exporters._onnx.sparse import store_densely
-from paritygate.converter.graph.external import gather_external_data, has_external_data
+from paritygate.converter.graph.external import extent, gather_external_data, has_external_data
 from paritygate.converter.graph.finish import save_structure
-from paritygate.converter.graph.inspect import is_external, parse_model, tensors
+from paritygate.converter.graph.inspect import external_location, is_external, parse_model, tensors
 
 PREPARED_FILE = "prepared.onnx"
 DATA_FILE = f"{PREPARED_FILE}.data"
 
 METADATA_ASSET = "metadata.json"
 """Where the metadata of a file lies below the bundle's assets."""
+
+MAX_REPETITION = 4
+"""How often, on average, the bytes of a file may be taken: tied weights share some, a bomb is all repetition."""
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 """No protobuf message is larger. Source: protobuf's encoding guide."""
@@ -62,12 +65,34 @@ def read_model(source: Any) -> tuple[onnx.ModelProto, Path]:
 
 
 def _checked(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    _refuse_broken_texts(model, name)
     if model.ir_version > onnx.IR_VERSION:
         raise SourceError(
             f"{name} is written in IR version {model.ir_version}; onnx {onnx.__version__} reads up to "
             f"{onnx.IR_VERSION}. Upgrade onnx, or save the model in an older version."
         )
     return model
+
+
+def _refuse_broken_texts(model: onnx.ModelProto, name: str) -> None:
+    """Refuse texts that are none: protobuf hands them over as bytes, and nobody expects a name to be bytes."""
+    pending: list[Any] = [model]
+    while pending:
+        for field, value in pending.pop().ListFields():
+            if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+                continue
+            values = value if _is_repeated(value) else (value,)
+            if field.type == field.TYPE_MESSAGE:
+                pending.extend(values)
+            elif broken := next((each for each in values if isinstance(each, bytes)), None):
+                raise SourceError(
+                    f"{name} is damaged: a text ({field.full_name}) in it is no UTF-8 ({broken[:40]!r}). Export "
+                    "the model again."
+                )
+
+
+def _is_repeated(value: Any) -> bool:
+    return not isinstance(value, str | bytes) and hasattr(value, "__len__")
 
 
 def prepare(model: onnx.ModelProto, beside: Path, folder: Path) -> list[str]:
@@ -88,6 +113,7 @@ def prepare(model: onnx.ModelProto, beside: Path, folder: Path) -> list[str]:
     if has_external_data(model):
         _refuse_links(model, beside)
         try:
+            _refuse_repetition(model, beside)
             with (folder / DATA_FILE).open("wb") as sink:
                 gather_external_data(model, beside, sink, DATA_FILE)
         except ModelInvalid as error:
@@ -145,12 +171,35 @@ def _refuse_links(model: onnx.ModelProto, beside: Path) -> None:
             continue
         fields = {entry.key: entry.value for entry in tensor.external_data}
         location = fields.get("location", "")
-        place = (beside / location).resolve()
+        try:
+            place = (beside / location).resolve()
+            place.is_file()
+        except (OSError, ValueError, RuntimeError) as error:  # a NUL, a name of any length, links in a circle
+            raise SourceError(
+                f"weight {tensor.name!r} lies in {location[:80]!r}, which is no file."
+            ) from error
         if not place.is_relative_to(root):
             raise SourceError(
                 f"weight {tensor.name!r} lies in {location!r}, which leads out of the model's folder {root}; such "
                 "a file is never read. Save the model with its weights beside it."
             )
+
+
+def _refuse_repetition(model: onnx.ModelProto, beside: Path) -> None:
+    """Refuse weights that name the same bytes over and over, before any is copied."""
+    sizes: dict[str, int] = {}
+    taken = 0
+    for tensor in filter(is_external, tensors(model)):
+        name = external_location(tensor)
+        if name not in sizes:
+            sizes[name] = (beside / name).stat().st_size if (beside / name).is_file() else 0
+        taken += extent(tensor, sizes[name])[1]
+    held = sum(sizes.values())
+    if taken > MAX_REPETITION * held:
+        raise SourceError(
+            f"the weights take {taken} bytes out of files of {held} bytes: they name the same ones again and "
+            "again, which no writer does. Save the model again."
+        )
 
 
 def weight_bytes(folder: Path) -> int:

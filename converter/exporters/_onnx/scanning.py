@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
@@ -21,13 +22,16 @@ MAX_EXPANDED_NODES = 1_000_000
 """Nodes with every call of a local function written out; more come from functions that call each other to
 exhaust whoever expands them."""
 
+_COUNTED_TO = 10**15
+
 _RANDOM = {
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
 }  # fmt: skip
 
 _FLOAT_CODES = {dtype.onnx for dtype in DType if dtype.is_floating}
 
-_Key = tuple[str, str]
+_Key = tuple[str, str, str]
+"""Domain, name and overload of an operator or function."""
 
 
 def scan(model: onnx.ModelProto, config: ExportConfig) -> list[str]:
@@ -77,34 +81,46 @@ def _opset_note(model: onnx.ModelProto, config: ExportConfig) -> str:
 
 def _expanded_size(model: onnx.ModelProto) -> int:
     """How many nodes the model has once every call of a local function is written out."""
-    bodies = {(function.domain, function.name): list(function.node) for function in model.functions}
+    calls: dict[_Key, Counter[_Key]] = {}
+    for function in model.functions:  # two of the same name count as one that calls what either does
+        key = (function.domain, function.name, function.overload)
+        calls[key] = calls.get(key, Counter()) | _calls(function.node)
     sizes: dict[_Key, int] = {}
-    for key in bodies:
-        _measure(key, bodies, sizes)
-    return sum(1 + sizes.get((n.domain, n.op_type), 0) for n in _nodes(model.graph.node))
+    for key in calls:
+        _measure(key, calls, sizes)
+    return _expanded(_calls(model.graph.node), sizes)
 
 
-def _measure(start: _Key, bodies: Mapping[_Key, list[onnx.NodeProto]], sizes: dict[_Key, int]) -> None:
+def _calls(nodes: Iterable[onnx.NodeProto]) -> Counter[_Key]:
+    """How often each operator or function stands in a body."""
+    return Counter((node.domain, node.op_type, node.overload) for node in _nodes(nodes))
+
+
+def _measure(start: _Key, calls: Mapping[_Key, Counter[_Key]], sizes: dict[_Key, int]) -> None:
     """Fill in the expanded size of a function and of all that it calls; iterative, since chains may be long."""
-    open_keys: list[_Key] = [start]
-    path: dict[_Key, None] = {}
+    open_keys = [(start, iter(calls[start]))] if start not in sizes else []
+    path = {start}
     while open_keys:
-        key = open_keys[-1]
-        calls = [(n.domain, n.op_type) for n in _nodes(bodies[key])]
-        pending = [call for call in calls if call in bodies and call not in sizes]
-        if key in sizes or not pending:
-            sizes[key] = sum(1 + sizes.get(call, 0) for call in calls)
-            path.pop(key, None)
+        key, rest = open_keys[-1]
+        called = next((each for each in rest if each in calls and each not in sizes), None)
+        if called is None:
+            sizes[key] = _expanded(calls[key], sizes)
+            path.discard(key)
             open_keys.pop()
-            continue
-        path[key] = None
-        circle = next((call for call in pending if call in path), None)
-        if circle is not None:
+        elif called in path:
             raise SourceError(
-                f"the file's local function {circle[0]}.{circle[1]} calls itself, which ONNX does not allow; "
+                f"the file's local function {called[0]}.{called[1]} calls itself, which ONNX does not allow; "
                 "export the model again."
             )
-        open_keys.append(pending[0])
+        else:
+            path.add(called)
+            open_keys.append((called, iter(calls[called])))
+
+
+def _expanded(calls: Counter[_Key], sizes: Mapping[_Key, int]) -> int:
+    """The nodes of a body once its calls are written out; counted no further than it takes to refuse them."""
+    size = sum(times * (1 + sizes.get(each, 0)) for each, times in calls.items())
+    return min(size, _COUNTED_TO)
 
 
 # --- random numbers -----------------------------------------------------------------------------------------
@@ -115,22 +131,23 @@ def _refuse_random(model: onnx.ModelProto) -> None:
     for node in all_nodes(model):
         if node.domain not in ("", "ai.onnx"):
             continue
-        drops = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] not in (*false, "")
+        drops = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] not in false
         if node.op_type in _RANDOM or drops:
             mode = " in training mode" if drops else ""
+            name = node.name or ", ".join(node.output)
             raise ExportError(
-                f"the file draws random numbers: {node.op_type} (node {node.name or node.output[0]!r}){mode}. Two "
+                f"the file draws random numbers: {node.op_type} (node {name!r}){mode}. Two "
                 "runs never agree, so nothing can be proven; export the model in inference mode, or draw outside "
                 "it and feed the numbers."
             )
 
 
 def _false_constants(model: onnx.ModelProto) -> set[str]:
-    """Names of values that are surely a single False."""
-    found = {t.name for t in model.graph.initializer if _is_false(t)}
+    """Names of values that are surely a single False; what is left out (an empty name) counts as one."""
+    found = {"", *(t.name for t in model.graph.initializer if _is_false(t))}
     for node in all_nodes(model):
-        if node.op_type == "Constant":
-            found |= {node.output[0] for a in node.attribute if a.name == "value" and _is_false(a.t)}
+        if node.op_type == "Constant" and any(a.name == "value" and _is_false(a.t) for a in node.attribute):
+            found |= set(node.output)
     return found
 
 
@@ -169,9 +186,11 @@ def index_ranges(graph: onnx.GraphProto) -> dict[str, tuple[int, int]]:
     origin = {value.name: value.name for value in real_inputs(graph) if tensor_dtype(value).is_integer}
     ranges: dict[str, tuple[int, int]] = {}
     for node in graph.node:
-        if node.op_type in _PASSES_INDICES_ON and node.input[0] in origin:
+        if node.op_type in _PASSES_INDICES_ON and node.input and node.output and node.input[0] in origin:
             origin[node.output[0]] = origin[node.input[0]]
-        if node.op_type != "Gather" or node.input[0] not in rows or node.input[1] not in origin:
+        if node.op_type != "Gather" or len(node.input) < 2:
+            continue
+        if node.input[0] not in rows or node.input[1] not in origin:
             continue
         if any(attribute.name == "axis" and attribute.i != 0 for attribute in node.attribute):
             continue

@@ -15,6 +15,8 @@ from paritygate.converter.types import Array
 MAX_DENSE_BYTES = 2**30
 """What all sparse weights together may take: a few bytes of a file can stand for any number of zeros."""
 
+_MAX_RANK = 32
+
 
 def store_densely(graph: onnx.GraphProto) -> list[str]:
     """Turn every sparse weight of a graph into a dense one of the same numbers, in place.
@@ -49,22 +51,30 @@ def _dense_bytes(sparse: onnx.SparseTensorProto) -> int:
                 f"the sparse weight {sparse.values.name!r} has values in another file, which no writer makes; it "
                 "was not read. Export the model again."
             )
-    if any(size < 0 for size in sparse.dims):
-        raise SourceError(f"the sparse weight {sparse.values.name!r} has the shape {list(sparse.dims)}.")
-    width = np.dtype(helper.tensor_dtype_to_np_dtype(sparse.values.data_type)).itemsize
+    if any(size < 0 for size in sparse.dims) or len(sparse.dims) > _MAX_RANK:
+        raise SourceError(
+            f"the sparse weight {sparse.values.name!r} has the shape {list(sparse.dims)[:_MAX_RANK]}."
+        )
+    try:
+        width = np.dtype(helper.tensor_dtype_to_np_dtype(sparse.values.data_type)).itemsize
+    except KeyError as error:
+        raise SourceError(
+            f"the sparse weight {sparse.values.name!r} has the element type {sparse.values.data_type}, which onnx "
+            "does not know; export the model again."
+        ) from error
     return int(math.prod(sparse.dims) * width)
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> Array:
     shape, name = tuple(sparse.dims), sparse.values.name
-    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     try:
+        values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
         dense = np.zeros(shape, values.dtype)
         places = np.unravel_index(indices, shape) if indices.ndim == 1 else tuple(indices.T)
         dense[places] = values
-    except (ValueError, IndexError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise SourceError(
-            f"the sparse weight {name!r} of shape {list(shape)} has indices that do not fit it ({error}); export "
-            "the model again."
+            f"the sparse weight {name!r} of shape {list(shape)} has indices that do not fit it "
+            f"({error}); export the model again."
         ) from error
     return dense

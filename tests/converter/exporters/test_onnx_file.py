@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,7 @@ from paritygate.converter.bundle import Bundle, read_bundle
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ConverterError, ExportError, SourceError, UnsafeSource
 from paritygate.converter.exporters import detect, export_model
-from paritygate.converter.exporters._onnx import referee
+from paritygate.converter.exporters._onnx import answering, referee
 from paritygate.converter.exporters._onnx.corrections import CORRECTIONS
 from paritygate.converter.exporters._onnx.naming import Inputs
 from paritygate.converter.exporters._onnx.referee import Limits
@@ -31,6 +33,7 @@ from paritygate.converter.exporters._onnx.sparse import store_densely
 from paritygate.converter.exporters._onnx.widening import widen
 from paritygate.converter.exporters.onnx_file import OnnxFileExporter
 from paritygate.converter.parity.validate import validate_bundle
+from support.mutations import mutated
 
 _NET = "net (float[batch, 4] x) => (float[batch, 2] y) { y = MatMul(x, w) }"
 
@@ -457,6 +460,84 @@ def test_long_chain_of_functions_is_no_harm() -> None:
     assert scan(_calling(calls), ExportConfig(name="x"))
 
 
+@pytest.mark.timeout(10)
+def test_functions_that_call_many_others_are_counted_at_once() -> None:
+    names = [f"f{k}" for k in range(1, 2001)]
+    assert scan(_calling({"f0": names} | {name: ["Abs"] * 3 for name in names}), ExportConfig(name="x"))
+
+
+def test_input_of_absurd_size_is_not_made_up(tmp_path: Path) -> None:
+    model = _model("net (float[batch, 2147483647] x) => (float[] y) { y = Abs(x) }")
+    with pytest.raises(
+        ExportError, match=r"'x' of shape \[2, 2147483647\].*no example of more than 67108864"
+    ):
+        _export(model, tmp_path)
+
+
+def test_weights_that_name_the_same_bytes_again_and_again_are_not_copied(tmp_path: Path) -> None:
+    model = _net()
+    del model.graph.initializer[:]
+    (tmp_path / "w.bin").write_bytes(bytes(32))
+    for index in range(100):
+        tensor = model.graph.initializer.add(name=f"w{index}", data_type=1, dims=[4, 2], data_location=1)
+        tensor.external_data.add(key="location", value="w.bin")
+    model.graph.initializer[0].name = "w"
+    onnx.save(model, tmp_path / "net.onnx")
+    with pytest.raises(
+        SourceError, match=r"take 3200 bytes out of files of 32 bytes: they name the same ones"
+    ):
+        _export(tmp_path / "net.onnx", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "place", [b"graph", b"dim", b"input", b"operator"], ids=lambda place: str(place.decode())
+)
+def test_text_that_is_no_text_is_named(place: bytes, tmp_path: Path) -> None:
+    """protobuf gives such a text as bytes, where everyone expects a `str`."""
+    text = "graph (float[dim, 4] input) => (float[dim, 4] y) { y = Operator(input) }"
+    data = _model(text).SerializeToString()
+    for name in (place, place.capitalize()):
+        data = data.replace(name, b"\xff" * len(name))
+    (tmp_path / "net.onnx").write_bytes(data)
+    with pytest.raises(SourceError, match=r"is damaged: a text \(onnx\.[\w.]+\) in it is no UTF-8"):
+        _export(tmp_path / "net.onnx", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("Gather", ["w"], ["y"]),
+        helper.make_node("Identity", [], ["y"]),
+        helper.make_node("Constant", [], [], value=numpy_helper.from_array(np.array(False))),
+        helper.make_node("Dropout", ["x", "", ""], ["y"]),
+    ],
+    ids=["gather-of-nothing", "identity-of-nothing", "constant-for-nobody", "unknown-ratio"],
+)
+def test_node_that_lacks_its_inputs_or_outputs_is_refused_by_onnx_alone(
+    node: onnx.NodeProto, tmp_path: Path
+) -> None:
+    model = _net()
+    model.graph.node.insert(0, node)
+    with pytest.raises(SourceError, match="onnx refuses the file"):
+        _export(model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("raw_data", b"123"), ("data_type", 0), ("data_type", 99), ("dims", [2**62])]
+)
+def test_sparse_weight_that_contradicts_itself_is_refused(field: str, value: Any) -> None:
+    graph = _net().graph
+    values = numpy_helper.from_array(np.ones(2, np.float32), "s")
+    indices = numpy_helper.from_array(np.array([0, 3], np.int64), "i")
+    if field == "dims":
+        values.dims[:] = value
+    else:
+        setattr(values, field, value)
+    graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 2]))
+    with pytest.raises(SourceError, match="the sparse weight 's'"):
+        store_densely(graph)
+
+
 def test_child_that_dies_is_reported_with_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(referee, "_BOOTSTRAP", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(ExportError, match="its process was killed by SIGSEGV"):
@@ -526,6 +607,48 @@ def test_random_numbers_are_found_in_functions_and_branches() -> None:
 def _light() -> list[Path]:
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     return sorted(folder.glob("light_*.onnx"))
+
+
+class _InProcess(referee.Referee):
+    """Answers in this process, so that thousands of files can be asked."""
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        self.inside = getattr(self, "inside", None) or answering._Referee(self._folder)
+        return dict(json.loads(json.dumps(answering._told(self.inside, question))))
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of what the evaluator computes with broken weights
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_of_any_kind_ends_in_an_error_of_ours(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The export ends, or says in its own words why not; that the child ends is shown by other tests."""
+    monkeypatch.setattr("paritygate.converter.exporters.onnx_file.Referee", _InProcess)
+    sparse = _sparse_net()
+    models = [_net(), sparse, _model(_IF, w=np.ones((4, 2), np.float32)), _calling({"f0": ["Abs", "Neg"]})]
+    random = np.random.default_rng(seed)
+    path = tmp_path / "net.onnx"
+    for _ in range(200):
+        path.write_bytes(mutated(models[random.integers(len(models))], random))
+        with contextlib.suppress(ConverterError), tempfile.TemporaryDirectory() as folder:
+            OnnxFileExporter().export(path, Path(folder) / "bundle", ExportConfig(name="net"))
+
+
+_IF = """net (float[batch, 4] x, bool b) => (float[batch, 2] y) {
+    y = If (b) <
+        then_branch = yes () => (float[batch, 2] p) { p = MatMul(x, w) },
+        else_branch = no () => (float[batch, 2] q) { n = MatMul(x, w) q = Neg(n) }
+    >
+}"""
+
+
+def _sparse_net() -> onnx.ModelProto:
+    model = _model(_NET)
+    values = numpy_helper.from_array(np.ones(2, np.float32), "w")
+    indices = numpy_helper.from_array(np.array([1, 5], np.int64), "i")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4, 2]))
+    return model
 
 
 @pytest.mark.soak
