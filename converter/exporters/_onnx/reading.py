@@ -191,8 +191,10 @@ def _refuse_repetition(model: onnx.ModelProto, beside: Path) -> None:
     taken = 0
     for tensor in filter(is_external, tensors(model)):
         name = external_location(tensor)
+        if not (beside / name).is_file():
+            continue  # gathering says so
         if name not in sizes:
-            sizes[name] = (beside / name).stat().st_size if (beside / name).is_file() else 0
+            sizes[name] = (beside / name).stat().st_size
         taken += extent(tensor, sizes[name])[1]
     held = sum(sizes.values())
     if taken > MAX_REPETITION * held:
