@@ -54,13 +54,44 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     flush_directory(target.parent)
 
 
+class DigestedFile:
+    """A file that knows the digest of what was written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        """Write the next bytes."""
+        self._file.write(data)
+        with stage("digests"):
+            self._digest.update(data)
+        self._size += len(data)
+
+    @property
+    def written(self) -> Written:
+        """Digest and size of all that was written so far."""
+        return Written(self._digest.hexdigest(), self._size)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[DigestedFile]:
+    """A new file to write to; it is flushed to disk when the block ends.
+
+    Raises:
+        FileExistsError: If it is there already.
+    """
+    with path.open("xb") as file:
+        yield DigestedFile(file)
+        flush_file(file)
+
+
 def write_file(path: Path, data: bytes) -> Written:
     """Write a new file and flush it to disk."""
-    with path.open("xb") as file:
+    with new_file(path) as file:
         file.write(data)
-        flush_file(file)
-    with stage("digests"):
-        return Written(hashlib.sha256(data).hexdigest(), len(data))
+    return file.written
 
 
 def replace_file(path: Path, data: bytes) -> None:

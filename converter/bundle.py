@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx
+
 from paritygate.converter import _json
-from paritygate.converter._atomic import CHUNK_BYTES, Written, atomic_directory, flush_file, write_file
+from paritygate.converter._atomic import CHUNK_BYTES, Written, atomic_directory, new_file, write_file
 from paritygate.converter._probes import OmittedCase, Probe, read_probe, write_probes
 from paritygate.converter._sealed import SealedDirectory
 from paritygate.converter._stages import stage
 from paritygate.converter.errors import BundleCorrupt, BundleError, ModelInvalid
-from paritygate.converter.graph.external import gather_external_data, has_external_data
+from paritygate.converter.graph.external import external_places, gather_external_data
 from paritygate.converter.graph.inspect import (
     external_locations,
     graph_signature,
@@ -32,6 +34,7 @@ from paritygate.converter.graph.inspect import (
     opsets,
     parse_model,
 )
+from paritygate.converter.graph.weights import write_whole
 from paritygate.converter.parity.feeds import DEFAULT_SEED
 from paritygate.converter.schemas import check
 from paritygate.converter.types import DemotedDim, Signature, TensorSpec
@@ -96,6 +99,7 @@ class BundleDraft:
         samples: Digest and figures of the user's samples, or None.
         notes: Anything a reader should know, one sentence each.
         assets: Files that travel with the model, by their name below `assets/`; sealed as all others are.
+        inline_weights: A file beside the model with weights that belong into the model itself, or None.
     """
 
     name: str
@@ -116,6 +120,7 @@ class BundleDraft:
     samples: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
     assets: Mapping[str, Path] = field(default_factory=dict)
+    inline_weights: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -340,20 +345,12 @@ def _check_draft(draft: BundleDraft) -> None:
 
 
 def _fill(draft: BundleDraft, partial: Path) -> None:
-    files: dict[str, Written] = {}
     data = draft.model_path.read_bytes()
     model = parse_model(data)
     fault = signature_fault(draft.signature, graph_signature(model))
     if fault:
         raise ModelInvalid(f"{draft.model_path.name}: {fault}")
-    if has_external_data(model):
-        with (partial / DATA_FILE).open("xb") as file:
-            gather_external_data(model, draft.model_path.parent, file, DATA_FILE)
-            flush_file(file)
-        files[DATA_FILE] = _digest(partial / DATA_FILE)
-        files[MODEL_FILE] = write_file(partial / MODEL_FILE, model.SerializeToString(deterministic=True))
-    else:
-        files[MODEL_FILE] = write_file(partial / MODEL_FILE, data)
+    files = _write_model(draft, model, data, partial)
     with stage("probes"):
         cases, over_budget, written = write_probes(draft.probes, draft.signature, partial, draft.budget_bytes)
     files |= written
@@ -388,23 +385,35 @@ def _fill(draft: BundleDraft, partial: Path) -> None:
     write_file(partial / MANIFEST_FILE, data)
 
 
+def _write_model(
+    draft: BundleDraft, model: onnx.ModelProto, data: bytes, partial: Path
+) -> dict[str, Written]:
+    """Write the model and its weights, each byte of them once; `data` is what `model` was read from."""
+    files: dict[str, Written] = {}
+    inside = draft.inline_weights
+    beside = external_places(model) - ({inside.name} if inside is not None else set())
+    if beside:
+        with new_file(partial / DATA_FILE) as file:
+            gather_external_data(
+                model, draft.model_path.parent, file, DATA_FILE, leave=None if inside is None else inside.name
+            )
+        files[DATA_FILE] = file.written
+    with new_file(partial / MODEL_FILE) as file:
+        if inside is not None:
+            write_whole(model, inside, file)
+        else:
+            file.write(model.SerializeToString(deterministic=True) if beside else data)
+    files[MODEL_FILE] = file.written
+    return files
+
+
 def _copy(source: Path, target: Path) -> Written:
     """Copy a file's bytes, and nothing else of it, to a new file that is flushed."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    digest, size = hashlib.sha256(), 0
-    with source.open("rb") as taken, target.open("xb") as given:
+    with source.open("rb") as taken, new_file(target) as given:
         while chunk := taken.read(CHUNK_BYTES):
             given.write(chunk)
-            digest.update(chunk)
-            size += len(chunk)
-        flush_file(given)
-    return Written(digest.hexdigest(), size)
-
-
-def _digest(path: Path) -> Written:
-    with stage("digests"), path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Written(digest, path.stat().st_size)
+    return given.written
 
 
 def _check_manifest(manifest: Mapping[str, Any]) -> None:

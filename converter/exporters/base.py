@@ -69,9 +69,10 @@ from paritygate.converter.graph.finish import (
     finish_graph,
     frozen_dims,
     output_values,
-    read_structure,
     save_structure,
 )
+from paritygate.converter.graph.nan import nan_notes
+from paritygate.converter.graph.weights import attach_weights, detach_weights, inline_file
 from paritygate.converter.graph.whole_numbers import keep_integers_exact
 from paritygate.converter.types import Array, DemotedDim, Dim, DType, Feeds, Signature, TensorSpec
 
@@ -120,7 +121,8 @@ class ConversionRequest:
     """What `SourceModel.convert` has to write.
 
     Attributes:
-        path: The ONNX file to write; external data goes beside it as `<file name>.data`.
+        path: The ONNX file to write; external data goes beside it as `<file name>.data`. Weights that belong into
+            the file itself may lie beside it as well (`graph.weights.save_apart`), which saves copies of them.
         inputs: The inputs under the source's own names; a text in a shape is a size that has to stay open.
         example: Feeds under the source's own names, at the sizes to trace with.
         opset: Version of the default operator set.
@@ -331,16 +333,19 @@ class Exporter(abc.ABC):
                 own_inputs=binding.own_names,
                 outputs=list(answer),
             )
+            notes += nan_notes(graph)
             save_structure(graph, path)
         with stage("probes"):
             check_unchanged(source, binding, answer)
         if config.after_conversion is not None:
+            attach_weights(path)
             config.after_conversion(path)
-            graph = read_structure(path)
+            graph = detach_weights(path)
+            save_structure(graph, path)
         with stage("graph"):
             values = output_values(graph)
             dtypes = _graph_dtypes(answer, values, model)
-            del graph  # it may carry all weights, and the probes need the memory
+            del graph  # it may carry constants as large as weights, and the probes need the memory
         with stage("probes"):
             said = capture(source, binding, config, dtypes)
             outputs = output_specs(values, said)
@@ -362,6 +367,7 @@ class Exporter(abc.ABC):
         return BundleDraft(
             name=config.name,
             model_path=path,
+            inline_weights=inline_file(path) if inline_file(path).exists() else None,
             signature=signature,
             framework=versions.framework,
             framework_version=versions.framework_version,
@@ -392,13 +398,14 @@ def _convert(
             opset=config.opset,
             external_data_threshold_bytes=config.external_data_threshold_bytes,
         )
+        inline_file(path).unlink(missing_ok=True)  # of an earlier try
         try:
             source.model.convert(request)
         except DimCannotVary as verdict:
             size = binding.trace_dims[verdict.dim]
             binding = demote(source, binding, config, DemotedDim(verdict.dim, size, verdict.reason))
             continue
-        graph = read_structure(path)
+        graph = detach_weights(path)
         frozen = frozen_dims(graph, binding.inputs, binding.own_names)
         if not frozen:
             return binding, graph

@@ -12,21 +12,26 @@ from paritygate.converter.errors import ModelInvalid
 from paritygate.converter.types import Dim, DType, Signature, TensorSpec
 
 
-def parse_model(data: bytes) -> onnx.ModelProto:
+def parse_model(data: bytes, *, size_bytes: int | None = None) -> onnx.ModelProto:
     """The model in these bytes; external data is not touched.
+
+    Args:
+        data: The bytes.
+        size_bytes: How many the file has, where its weights are not among them; said in errors.
 
     Raises:
         ModelInvalid: If the bytes are cut short, are not ONNX, or hold no graph with outputs.
     """
+    size = size_bytes or len(data)
     try:
         model: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except DecodeError as error:
         raise ModelInvalid(
-            f"the {len(data)} bytes are not an ONNX model: cut short, or something else. Export it again."
+            f"the {size} bytes are not an ONNX model: cut short, or something else. Export it again."
         ) from error
     if not model.graph.output or not model.opset_import:
         raise ModelInvalid(
-            f"the {len(data)} bytes hold no ONNX graph with outputs and an opset: the file is cut short or is "
+            f"the {size} bytes hold no ONNX graph with outputs and an opset: the file is cut short or is "
             "something else. Export it again."
         )
     return model

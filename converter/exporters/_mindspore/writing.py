@@ -8,21 +8,19 @@ message is free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import onnx
 
 from paritygate.converter.exporters.base import ConversionRequest
+from paritygate.converter.graph.weights import SMALLEST_APART_BYTES, set_aside
+from paritygate.converter.graph.wire import head
 from paritygate.converter.types import Array, DType
 
 _GRAPH_OF_MODEL, _INITIALIZER_OF_GRAPH, _DATA_OF_TENSOR = 7, 5, 9
-_INLINE_BYTES = 1024
-"""Smaller weights stay in the model's own file, whatever their sum."""
-_ALIGNMENT = 4096
-"""Where a weight may begin in the side file, so that runtimes can map it."""
 
 
 def save_model(model: onnx.ModelProto, weights: Mapping[str, Array], request: ConversionRequest) -> None:
@@ -43,15 +41,16 @@ def save_model(model: onnx.ModelProto, weights: Mapping[str, Array], request: Co
     side = request.path.with_name(f"{request.path.name}.data")
     with side.open("wb") as file:
         for tensor in model.graph.initializer:
-            if len(tensor.raw_data) >= _INLINE_BYTES:
-                _set_aside(tensor, memoryview(tensor.raw_data), file, side.name)
+            if len(tensor.raw_data) >= SMALLEST_APART_BYTES:
+                data = tensor.raw_data
                 tensor.ClearField("raw_data")
+                set_aside(tensor, data, file)
         parts = []
         for name, array in arrays.items():
             message = _message(name, array)
-            if array.nbytes >= _INLINE_BYTES:
-                _set_aside(message, _bytes_of(array), file, side.name)
-            parts.append((message, array if array.nbytes < _INLINE_BYTES else None))
+            if array.nbytes >= SMALLEST_APART_BYTES:
+                set_aside(message, _bytes_of(array), file)
+            parts.append((message, array if array.nbytes < SMALLEST_APART_BYTES else None))
     _write(model, parts, request.path)
 
 
@@ -75,16 +74,6 @@ def _bytes_of(array: Array) -> memoryview:
     return memoryview(flat)
 
 
-def _set_aside(tensor: onnx.TensorProto, content: memoryview, file: BinaryIO, location: str) -> None:
-    """Write a tensor's bytes to the side file, and where they are into its message."""
-    file.write(bytes(-file.tell() % _ALIGNMENT))
-    places = {"location": location, "offset": str(file.tell()), "length": str(content.nbytes)}
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in places.items():
-        tensor.external_data.add(key=key, value=value)
-    file.write(content)
-
-
 def _write(model: onnx.ModelProto, weights: list[tuple[onnx.TensorProto, Array | None]], path: Path) -> None:
     graph = model.graph.SerializeToString(deterministic=True)
     rest = onnx.ModelProto()
@@ -94,7 +83,7 @@ def _write(model: onnx.ModelProto, weights: list[tuple[onnx.TensorProto, Array |
     length = len(graph) + sum(len(part) for pieces in parts for part in pieces)
     with path.open("wb") as file:
         file.write(rest.SerializeToString(deterministic=True))
-        file.write(_head(_GRAPH_OF_MODEL, length))
+        file.write(head(_GRAPH_OF_MODEL, length))
         file.write(graph)
         for pieces in parts:
             file.writelines(pieces)
@@ -102,21 +91,9 @@ def _write(model: onnx.ModelProto, weights: list[tuple[onnx.TensorProto, Array |
 
 def _initializer(message: onnx.TensorProto, array: Array | None) -> list[Any]:
     """A weight as a field of a graph: what precedes its bytes, and these."""
-    head = message.SerializeToString(deterministic=True)
+    start = message.SerializeToString(deterministic=True)
     if array is None:
-        return [_head(_INITIALIZER_OF_GRAPH, len(head)), head]
+        return [head(_INITIALIZER_OF_GRAPH, len(start)), start]
     data = _bytes_of(array)
-    head += _head(_DATA_OF_TENSOR, data.nbytes)
-    return [_head(_INITIALIZER_OF_GRAPH, len(head) + data.nbytes), head, data]
-
-
-def _head(field: int, length: int) -> bytes:
-    """The tag of a field of known length, and the length."""
-    return bytes(_varint(field << 3 | 2)) + bytes(_varint(length))
-
-
-def _varint(number: int) -> Iterator[int]:
-    while number > 0x7F:
-        yield number & 0x7F | 0x80
-        number >>= 7
-    yield number
+    start += head(_DATA_OF_TENSOR, data.nbytes)
+    return [head(_INITIALIZER_OF_GRAPH, len(start) + data.nbytes), start, data]
