@@ -10,16 +10,15 @@ registers, so no list of bad ones is ever whole.
 from __future__ import annotations
 
 import pickle
-import re
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from paritygate.converter.checkpoints.archives import BadZip, open_zip
 from paritygate.converter.checkpoints.factories import working_directory_on_path
-from paritygate.converter.checkpoints.inert_pickle import Stub
+from paritygate.converter.checkpoints.inert_pickle import Global, Stub
 from paritygate.converter.checkpoints.sniffing import Form, look_at
 from paritygate.converter.checkpoints.torch_archive import Archive, BadArchive, read_archive
 from paritygate.converter.checkpoints.torch_state import (
@@ -30,8 +29,6 @@ from paritygate.converter.checkpoints.torch_state import (
     is_module,
 )
 from paritygate.converter.errors import ExportError, SourceError, UnsafeSource
-
-_GLOBAL = re.compile(r"(?:GLOBAL|Unsupported class|Unsupported global:) (?:GLOBAL )?([\w.]+)")
 
 
 def load_file(path: Path, *, trust: bool, whole: bool) -> Checkpoint:
@@ -52,14 +49,10 @@ def load_file(path: Path, *, trust: bool, whole: bool) -> Checkpoint:
         archive = read_archive(path)
     except BadArchive as error:
         raise SourceError(_damaged(path, str(error))) from error
-    if any(
-        name.module.startswith("torch.") and name.name.startswith("_rebuild_") for name in archive.foreign
-    ):
-        return Checkpoint(path, _load_restricted(path, trust=trust))
     needs_code = bool(archive.foreign) and not has_weights(archive.content)
     if needs_code or (whole and _pickled_module(archive.content) is not None):
         if not trust:
-            raise UnsafeSource(_unsafe(path, _asked_for(archive)))
+            raise UnsafeSource(_special(path, archive) or _unsafe(path, _asked_for(archive)))
         return Checkpoint(path, _load_trusted(path, archive))
     return Checkpoint(path, archive.content, archive)
 
@@ -84,20 +77,24 @@ def _asked_for(archive: Archive) -> str:
     return str(module) if isinstance(module, Stub) else min(map(str, archive.foreign), default="")
 
 
-def _load_restricted(path: Path, *, trust: bool) -> Any:
-    """Kinds of tensors that only torch itself can build (sparse, quantised), through its own restricted reader."""
-    try:
-        with warnings.catch_warnings():
-            # What torch says of odd pickles is said below, in one line, if the file cannot be read for it.
-            warnings.filterwarnings("ignore", "Detected pickle protocol")
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if trust:
-            return _load_trusted(path, None)
-        found = _GLOBAL.search(str(error))
-        raise UnsafeSource(_unsafe(path, found[1] if found else "")) from error
-    except Exception as error:
-        raise SourceError(_damaged(path, error)) from error
+def _special(path: Path, archive: Archive) -> str | None:
+    """What to say of tensors that only torch itself builds (sparse, quantised, nested).
+
+    Its restricted reader (weights_only=True) would, with some thousand lines of code of which a part lies in C++;
+    files have run code through it before (CVE-2025-32434), so it is no substitute for trust.
+    """
+    kind = min((str(name) for name in archive.foreign if _builds_tensors(name)), default=None)
+    if kind is None:
+        return None
+    return (
+        f"{path} holds a tensor that is not plain ({kind}: sparse, quantised or nested), which only torch's own "
+        f"loader builds; it was not opened. Save it as a plain one (to_dense(), dequantize()), or pass trust=True "
+        f"(--trust) if you made the file yourself."
+    )
+
+
+def _builds_tensors(name: Global) -> bool:
+    return name.module.startswith("torch.") and name.name.startswith("_rebuild_")
 
 
 def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -180,9 +177,11 @@ def load_program(path: Path, *, trust: bool) -> torch.export.ExportedProgram:
 
 def _carries(path: Path) -> str:
     """What a `.pt2` file is to the eye, told from the names in its zip directory alone."""
-    if not zipfile.is_zipfile(path):
-        return "is not even an archive (torch would unpickle it)"
-    with zipfile.ZipFile(path) as archive:
+    try:
+        archive = open_zip(path)
+    except BadZip:
+        return "is not even a whole archive (torch may unpickle it)"
+    with archive:
         pickles = [name for name in archive.namelist() if name.endswith((".pt", ".pkl", ".pickle"))]
     inside = f" with pickles inside ({', '.join(pickles[:2])})" if pickles else ""
     return f"is an exported program{inside}"

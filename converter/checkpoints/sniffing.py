@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 import re
-import zipfile
 from pathlib import Path
 
+from paritygate.converter.checkpoints.archives import BadZip, open_zip
 from paritygate.converter.errors import SourceError
 
 _HEAD_BYTES = 1 << 16
@@ -133,9 +133,9 @@ def _is_torch_weights(name: str) -> bool:
 
 def _look_into_zip(path: Path) -> Form | None:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path) as archive:
             names = archive.namelist()[:_NAMES_READ]
-    except (zipfile.BadZipFile, OSError, NotImplementedError, UnicodeDecodeError):
+    except (BadZip, OSError):
         return _by_suffix_of_damaged_zip(path.suffix.lower())
     inner = {name.split("/", 1)[1] if "/" in name else name for name in names}
     if "config.json" in names or "model.weights.h5" in names:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from paritygate.converter.checkpoints.archives import BadZip, open_zip
 from paritygate.converter.checkpoints.inert_pickle import (
     MAX_BYTES,
     BadPickle,
@@ -44,6 +45,10 @@ _STORAGES = {
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 _HEADER_BYTES = 30
+_SIZES_END = 2**48
+"""Beyond the sizes of all machines; larger ones overflow in torch, and may have a million digits."""
+
+_MAX_RANK = 64
 _BIG_ENDIAN = "it was written on a big-endian machine; save it again on a little-endian one"
 
 
@@ -159,7 +164,9 @@ def read_archive(path: Path) -> Archive:
         raise
     except BadPickle as error:
         raise BadArchive(f"its pickle cannot be read: {error}") from error
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError, struct.error) as error:
+    except BadZip as error:
+        raise BadArchive(str(error)) from error
+    except (zipfile.BadZipFile, EOFError, UnicodeDecodeError, struct.error) as error:
         raise BadArchive(f"{type(error).__name__}: {error}") from error
 
 
@@ -167,7 +174,7 @@ def read_archive(path: Path) -> Archive:
 
 
 def _read_zip(path: Path, file: BinaryIO) -> Archive:
-    with zipfile.ZipFile(file) as archive:
+    with open_zip(file) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
     pickles = [name for name in entries if name == "data.pkl" or name.endswith("/data.pkl")]
     if len(pickles) != 1:
@@ -239,7 +246,7 @@ def _storage_id(persistent_id: Any) -> StorageRef:
     dtype = _STORAGES.get(kind.name) if isinstance(kind, Global) else None
     if dtype is None:
         raise BadArchive(f"it holds a storage of the kind {_named(kind)}, which is not read here")
-    if not isinstance(key, str) or len(key) > 64 or type(count) is not int or count < 0:
+    if not isinstance(key, str) or len(key) > 64 or type(count) is not int or not 0 <= count < _SIZES_END:
         raise BadArchive("it holds a storage without a plain key and size")
     return StorageRef(key, dtype, count)
 
@@ -342,8 +349,12 @@ def _named(value: Any) -> str:
 
 
 def _whole_numbers(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, tuple | list) or not all(type(v) is int and v >= 0 for v in values):
+    if not isinstance(values, tuple | list) or not all(
+        type(v) is int and 0 <= v < _SIZES_END for v in values
+    ):
         raise BadArchive("the shape of a tensor is not made of whole numbers")
+    if len(values) > _MAX_RANK:
+        raise BadArchive(f"it holds a tensor of {len(values)} axes")
     return tuple(values)
 
 

@@ -12,14 +12,18 @@ import torch
 
 from paritygate.converter.checkpoints.inert_pickle import Stub
 from paritygate.converter.checkpoints.misfit import misfit, some
-from paritygate.converter.checkpoints.torch_archive import Archive, BadArchive, TensorRef
+from paritygate.converter.checkpoints.torch_archive import ITEM_BYTES, Archive, BadArchive, TensorRef
 from paritygate.converter.errors import SourceError
 
 RAW_KEYS = ("state_dict", "model_state_dict", "model_state", "model", "module", "network", "net", "weights")
 """Keys under which training scripts keep the weights, the most telling first."""
 
+_OTHERS = re.compile(r"optim|scheduler|scaler", re.IGNORECASE)
 _EMA = re.compile(r"ema|averag|swa", re.IGNORECASE)
-_MAX_PARTS = 100_000
+_MAX_PREFIXES = 16
+_MAX_DEPTH = 256
+_MAX_LETTERS = 2**26
+"""Letters in all names of the parts of one file, and a few for each part: a million weights with long names."""
 
 
 @dataclass(frozen=True)
@@ -42,26 +46,37 @@ class Checkpoint:
         Raises:
             SourceError: If the file is damaged there.
         """
-        buffers: dict[tuple[str, str], torch.Tensor] = {}
+        buffers: dict[str, bytearray] = {}
         return {
             name: self._read(value, buffers) if isinstance(value, TensorRef) else value
             for name, value in weights.items()
             if isinstance(value, torch.Tensor | TensorRef)
         }
 
-    def _read(self, tensor: TensorRef, buffers: dict[tuple[str, str], torch.Tensor]) -> torch.Tensor:
+    def _read(self, tensor: TensorRef, buffers: dict[str, bytearray]) -> torch.Tensor:
         assert self.archive is not None
-        dtype = getattr(torch, tensor.dtype)
-        key = (tensor.storage.key, tensor.dtype)
-        if key not in buffers:
-            try:
-                data = self.archive.read(tensor.storage)
-            except BadArchive as error:
-                raise SourceError(
-                    f"{self.path} cannot be read as a PyTorch file: {error}; it is damaged."
-                ) from error
-            buffers[key] = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-        return buffers[key].as_strided(tensor.shape, tensor.stride, tensor.offset)
+        key = tensor.storage.key
+        try:
+            if key not in buffers:
+                buffers[key] = self.archive.read(tensor.storage)
+            return _view(buffers[key], tensor)
+        except (BadArchive, ValueError, RuntimeError) as error:
+            raise SourceError(
+                f"{self.path} cannot be read as a PyTorch file: {str(error).splitlines()[0]}; it is damaged."
+            ) from error
+        except AttributeError as error:
+            raise SourceError(
+                f"{self.path} holds a tensor of the dtype {tensor.dtype}, which torch {torch.__version__} lacks; "
+                "upgrade torch."
+            ) from error
+
+
+def _view(data: bytearray, tensor: TensorRef) -> torch.Tensor:
+    """The values of a tensor in the bytes of its storage, which are not copied."""
+    dtype = getattr(torch, tensor.dtype)
+    count = len(data) // ITEM_BYTES[tensor.dtype]
+    flat = torch.frombuffer(data, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
+    return flat.as_strided(tensor.shape, tensor.stride, tensor.offset)
 
 
 @dataclass(frozen=True)
@@ -141,10 +156,34 @@ def is_module(value: Any) -> bool:
     return isinstance(value, Stub) and isinstance(value.state, dict) and "_modules" in value.state
 
 
-def weights_in(value: Any) -> Mapping[str, Any] | None:
-    """Weights by name: a dict of texts to tensors, with at least one, or those of a pickled network; else None."""
+class _Budget:
+    """What may still be looked at: parts of a pickle can lie in many others, and in themselves."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_LETTERS
+
+    def spend(self, name: str) -> None:
+        """Count one part under its full name.
+
+        Raises:
+            SourceError: If there were more of them than in any network.
+        """
+        self._left -= 16 + len(name)
+        if self._left < 0 or name.count(".") > _MAX_DEPTH:
+            raise SourceError(
+                "the pickled network contains itself, or has more parts than any real one; it was not read. Save "
+                "model.state_dict() and give a factory."
+            )
+
+
+def weights_in(value: Any, budget: _Budget | None = None) -> Mapping[str, Any] | None:
+    """Weights by name: a dict of texts to tensors, with at least one, or those of a pickled network; else None.
+
+    Raises:
+        SourceError: If it is a pickled network with more parts than any.
+    """
     if is_module(value):
-        return dict(_module_weights(value)) or None
+        return dict(_module_weights(value, budget or _Budget())) or None
     entries = as_mapping(value)
     tensors = [name for name, entry in entries.items() if isinstance(entry, torch.Tensor | TensorRef)]
     others = entries.keys() - set(tensors)
@@ -159,26 +198,31 @@ def as_mapping(value: Any) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _module_weights(module: Stub) -> Iterator[tuple[str, TensorRef]]:
+def _module_weights(module: Stub, budget: _Budget) -> Iterator[tuple[str, TensorRef]]:
     """What `state_dict()` of a pickled network would give, from the places where every module keeps it.
 
     Raises:
         SourceError: If it has more parts than any network.
     """
-    pending, parts = [("", module)], 0
+    pending = [("", module)]
     while pending:
         prefix, part = pending.pop()
-        parts += 1
-        if parts > _MAX_PARTS or len(prefix) > 4096:
-            raise SourceError("the pickled network has more parts than any real one; it was not read.")
-        unsaved = part.state.get("_non_persistent_buffers_set")
-        skipped = unsaved.items if isinstance(unsaved, Stub) else unsaved or ()
+        skipped = _names_in(part.state.get("_non_persistent_buffers_set"))
         for group in ("_parameters", "_buffers"):
             for name, value in as_mapping(part.state.get(group)).items():
+                budget.spend(f"{prefix}{name}")
                 if isinstance(value, TensorRef) and name not in skipped:
                     yield f"{prefix}{name}", value
-        children = as_mapping(part.state.get("_modules")).items()
-        pending += [(f"{prefix}{name}.", child) for name, child in children if is_module(child)]
+        for name, child in as_mapping(part.state.get("_modules")).items():
+            budget.spend(f"{prefix}{name}.")
+            if is_module(child):
+                pending.append((f"{prefix}{name}.", child))
+
+
+def _names_in(value: Any) -> frozenset[str]:
+    members = value.items if isinstance(value, Stub) else value
+    listed = members if isinstance(members, list | tuple) else ()
+    return frozenset(member for member in listed if isinstance(member, str))
 
 
 def _said_of_module(value: Any, where: str) -> tuple[str, ...]:
@@ -190,12 +234,16 @@ def _said_of_module(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _states(content: Any) -> dict[str, Mapping[str, Any]]:
-    """Entries of a checkpoint that are weights, those of the optimizer excepted."""
+    """Entries of a checkpoint that are weights, those of the optimizer excepted; each is looked into once."""
     found = {}
+    budget = _Budget()
+    seen: dict[int, Mapping[str, Any] | None] = {}
     for name, value in as_mapping(content).items():
-        weights = (
-            None if re.search(r"optim|scheduler|scaler", str(name), re.IGNORECASE) else weights_in(value)
-        )
+        if not isinstance(value, Stub | Mapping) or _OTHERS.search(str(name)):
+            continue
+        if id(value) not in seen:
+            seen[id(value)] = weights_in(value, budget)
+        weights = seen[id(value)]
         if weights is not None:
             found[str(name)] = weights
     return found
@@ -268,4 +316,4 @@ def _prefixes(tensors: Mapping[str, Any], wanted: set[str]) -> list[str]:
     """What stands before one expected name wherever it ends a name of the checkpoint, the shortest first."""
     probe = max(wanted, key=len)
     found = {name.removesuffix(probe) for name in tensors if name.endswith(f".{probe}")}
-    return sorted(found, key=len)
+    return sorted(found, key=len)[:_MAX_PREFIXES]

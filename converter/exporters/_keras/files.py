@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from paritygate.converter.checkpoints.archives import BadZip, open_zip
 from paritygate.converter.errors import SourceError, UnsafeSource
 from paritygate.converter.exporters._keras.carriers import refuse_carriers
 from paritygate.converter.exporters._tensorflow.imports import first_line, import_module
@@ -93,7 +94,7 @@ def _is_hdf5(path: Path) -> bool:
 
 def _read_archive_config(path: Path) -> Any:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path) as archive:
             missing = [name for name in _ARCHIVE_MEMBERS if name not in archive.namelist()]
             if missing:
                 raise SourceError(
@@ -110,17 +111,17 @@ def _read_archive_config(path: Path) -> Any:
                     f"{path} is damaged: the checksum of {damaged} is wrong. Save the model again."
                 )
             return _parse_config(path, archive.read("config.json"))
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    except (BadZip, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise SourceError(
-            f"{path} is not a whole Keras file ({_what_it_is(path)}). Save the model again."
+            f"{path} is not a whole Keras file ({_what_it_is(path, error)}). Save the model again."
         ) from error
 
 
-def _what_it_is(path: Path) -> str:
+def _what_it_is(path: Path, error: Exception) -> str:
     with path.open("rb") as file:
         head = file.read(8)
     if head.startswith(b"PK"):
-        return "a zip archive that is cut off or damaged"
+        return f"a zip archive that is cut off or damaged: {error}"
     if head == b"\x89HDF\r\n\x1a\n":
         return "it is HDF5: rename it to .h5"
     return "it is empty" if not head else "it is no zip archive"

@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 
 from paritygate.converter.bundle import Bundle
+from paritygate.converter.checkpoints.inert_pickle import Global, Stub
+from paritygate.converter.checkpoints.torch_archive import StorageRef, TensorRef
+from paritygate.converter.checkpoints.torch_state import has_weights
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError, FactoryError, SourceError, SourceNotFound, UnsafeSource
 from paritygate.converter.exporters import export_model, get_exporter
@@ -399,9 +402,46 @@ def test_pickled_network_itself_needs_trust(
     assert export(saved, None, trust=True).manifest["weights"]["selection"] == "raw: whole module"
 
 
-def test_tensors_that_only_torch_can_build_are_read_by_its_own_reader(network: Any) -> None:
+def test_tensors_that_only_torch_can_build_are_no_harm_beside_the_weights(network: Any) -> None:
     torch.save({"state_dict": network.state_dict(), "mask": torch.eye(3).to_sparse()}, "weights.pt")
     opened_as(network, "weights.pt")
+
+
+def test_tensors_that_only_torch_can_build_need_trust_among_the_weights(network: Any) -> None:
+    torch.save({**network.state_dict(), "mask": torch.eye(3).to_sparse()}, "weights.pt")
+    with pytest.raises(UnsafeSource, match=r"_rebuild_sparse_tensor: sparse.*to_dense\(\).*--trust"):
+        export("weights.pt")
+
+
+def _leaf(state: dict[str, Any]) -> Stub:
+    part = Stub(Global("nets", "Net"))
+    part.state = {"_modules": {}, "_parameters": {}, "_buffers": {}, **state}
+    return part
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["contains-itself", "doubles", "is-named-often"])
+def test_network_without_end_is_refused_at_once(kind: str) -> None:
+    weight = TensorRef(StorageRef("0", "float32", 1), "float32", 0, (1,), (1,))
+    module = _leaf({"_parameters": {"w": weight}})
+    content: Any = module
+    if kind == "contains-itself":
+        module.state["_modules"][""] = module
+    elif kind == "doubles":
+        for _ in range(60):
+            content = _leaf({"_modules": {"a": content, "b": content}})
+    else:
+        names = {f"w{k}": weight for k in range(10_000)}
+        content = {f"net{k}": _leaf({"_parameters": names}) for k in range(2_000)}
+    with pytest.raises(SourceError, match="contains itself, or has more parts than any real one"):
+        has_weights(content)
+
+
+@pytest.mark.timeout(20)
+def test_entry_that_is_named_a_million_times_is_looked_into_once() -> None:
+    weight = TensorRef(StorageRef("0", "float32", 1), "float32", 0, (1,), (1,))
+    inner = {f"w{k}": weight for k in range(50_000)}
+    assert has_weights({f"net{k}": inner for k in range(50_000)} | {"epoch": 1})
 
 
 def test_checkpoint_of_old_torch_is_exported(network: Any) -> None:
