@@ -30,6 +30,8 @@ _ITEMS = ("default", "state", "params", "model", "items")
 
 _METADATA_BYTES = 1 << 28
 _MAX_DEPTH = 64
+_MAX_PREFIX_DEPTH = 4
+_MAX_PREFIXES = 256
 _PLAIN = re.compile(r"[^/\\\x00]{1,512}")
 _ARRAYS = frozenset({"jax.Array", "np.ndarray", "scalar"})
 
@@ -149,7 +151,8 @@ def _names(metadata: Mapping[str, Any], folder: Path) -> Iterator[Name]:
         try:
             keys = tuple(str(part["key"]) for part in leaf["key_metadata"])
             kind = leaf["value_metadata"]["value_type"]
-        except (KeyError, TypeError) as error:
+            is_array = kind in _ARRAYS
+        except (KeyError, TypeError) as error:  # TypeError also of what cannot be looked up
             raise SourceError(
                 f"{folder / '_METADATA'} is damaged at {shown[:80]!r}; save it again."
             ) from error
@@ -158,7 +161,7 @@ def _names(metadata: Mapping[str, Any], folder: Path) -> Iterator[Name]:
                 f"{folder / '_METADATA'} names an array {shown[:80]!r}; expected keys without '/', so that "
                 f"nothing outside the directory is read."
             )
-        if kind in _ARRAYS:
+        if is_array:
             yield keys
 
 
@@ -178,7 +181,7 @@ def _open_array(folder: Path, keys: Name, ocdbt: bool, zarr3: bool) -> Entry:
         ).result()
         shape, chunk = tuple(store.shape), tuple(store.chunk_layout.read_chunk.shape or store.shape)
         dtype = np.dtype(store.dtype.numpy_dtype)
-    except (ValueError, OSError, RuntimeError, TypeError) as error:
+    except (ValueError, OSError, RuntimeError, TypeError, LookupError, OverflowError) as error:
         raise SourceError(f"{folder} has no whole array {name!r}: {_first(error)}; save it again.") from error
     if any(part > max(size, 1) for part, size in zip(chunk, shape, strict=True)) or dtype.kind == "O":
         raise SourceError(
@@ -217,7 +220,8 @@ def _read_msgpack(path: Path) -> Checkpoint:
         tree = msgpack.unpackb(path.read_bytes(), ext_hook=_extension, raw=False, strict_map_key=False)
         entries = dict(_leaves(tree, ()))
     except (
-        ValueError, TypeError, KeyError, RecursionError, msgpack.exceptions.UnpackException,
+        ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError,
+        msgpack.exceptions.UnpackException,
     ) as error:  # fmt: skip
         raise SourceError(
             f"{damaged}: {_first(error)}; save it again (flax.serialization.to_bytes)."
@@ -339,17 +343,33 @@ def _selected(
         kind = "ema" if re.search(r"ema|averag", entry, re.IGNORECASE) else "raw"
         best = _best(inside, wanted)
         return best, f"{kind}: checkpoint entry {entry}", [*step, f"The weights are the entry {entry!r}."]
-    prefixes = {name[:depth] for name in checkpoint.entries for depth in range(min(len(name), 4))}
+    prefixes = {
+        name[:depth] for name in checkpoint.entries for depth in range(min(len(name), _MAX_PREFIX_DEPTH))
+    }
     plain = sorted(
         (p for p in prefixes if not any(_TRAINING.search(part) for part in p)), key=lambda p: (len(p), p)
     )
-    for prefix in plain:
+    for prefix in _likely(plain, checkpoint.entries, wanted):
         inside = _best(_below(checkpoint.entries, prefix), wanted)
         if wanted.keys() <= inside.keys():
             note = [f"The weights are the entry {_shown(prefix)!r}."] if prefix else []
             said = f"raw: checkpoint entry {_shown(prefix)}" if prefix else "raw"
             return inside, said, [*step, *note]
     return _best(dict(checkpoint.entries), wanted), "raw", step
+
+
+def _likely(prefixes: list[Name], entries: Mapping[Name, Any], wanted: Mapping[Name, Any]) -> list[Name]:
+    """The prefixes below which a wanted name stands, told by its last part; looking below each takes long."""
+    if not wanted:
+        return prefixes[:_MAX_PREFIXES]
+    last = next(iter(wanted))[-1]
+    holding = {
+        name[:depth]
+        for name in entries
+        if last in name[-2:]
+        for depth in range(min(len(name), _MAX_PREFIX_DEPTH))
+    }
+    return [prefix for prefix in prefixes if prefix in holding][:_MAX_PREFIXES]
 
 
 def _below(entries: Mapping[Name, Callable[[], Entry]], prefix: Name) -> dict[Name, Callable[[], Entry]]:

@@ -103,6 +103,28 @@ def test_what_does_not_fit_is_listed(arrays: dict[str, Any], said: str) -> None:
         files.take(_checkpoint(**arrays), WANTED, None, "nets:build")
 
 
+@pytest.mark.timeout(20)
+def test_thousands_of_entries_are_looked_through_once() -> None:
+    arrays = {f"w{k}__kernel": BIAS for k in range(20_000)} | {f"s{k}__scale": BIAS for k in range(20_000)}
+    with pytest.raises(SourceError, match=r"missing params\.dense\.bias"):
+        files.take(_checkpoint(**arrays), WANTED, None, "nets:build")
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        {"key_metadata": [{"key": "w"}], "value_metadata": {"value_type": ["jax.Array"]}},
+        {"key_metadata": 5, "value_metadata": {"value_type": "jax.Array"}},
+        ["w"],
+    ],
+    ids=["kind-is-a-list", "keys-are-a-number", "leaf-is-a-list"],
+)
+def test_metadata_of_another_form_is_called_damaged(leaf: Any, tmp_path: Path) -> None:
+    (tmp_path / "_METADATA").write_text(json.dumps({"tree_metadata": {"w": leaf}}))
+    with pytest.raises(SourceError, match="is damaged at 'w'"):
+        files.read(tmp_path)
+
+
 def test_an_absent_entry_is_named() -> None:
     with pytest.raises(SourceError, match="has no entry 'ema'; it holds params"):
         files.take(_checkpoint(params__dense__bias=BIAS), WANTED, "ema", "nets:build")
@@ -130,8 +152,6 @@ def test_damaged_metadata_is_refused(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["..", ".", "../x", "/etc", "a\\b", "a\0", ""])
 def test_names_that_lead_elsewhere_are_refused(key: str, tmp_path: Path) -> None:
-    import json
-
     leaf = {"key_metadata": [{"key": key, "key_type": 2}], "value_metadata": {"value_type": "jax.Array"}}
     (tmp_path / "_METADATA").write_text(json.dumps({"tree_metadata": {"('x',)": leaf}}))
     with pytest.raises(SourceError, match="expected keys without '/'"):
