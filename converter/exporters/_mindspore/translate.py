@@ -36,6 +36,13 @@ _MAKERS = {"MakeTuple", "MakeList", "make_tuple", "make_list"}
 STRUCTURE = frozenset({"UpdateState", "Partial", "Switch", "Return", "return", *_ORDER_ONLY, *_MAKERS})
 """Primitives that are no operators: what the walk itself takes care of."""
 
+MAX_TRANSLATED = 300_000
+"""Nodes with every call of a graph written out; more come from graphs that call each other to exhaust whoever
+expands them."""
+
+MAX_DEPTH = 128
+"""Graphs that are called one inside the other."""
+
 Unsupported = Callable[[Node, str], ExportError]
 """Makes the error for a node that has no ONNX form, from the node and the reason."""
 
@@ -68,6 +75,7 @@ class Translator:
         self._emitter = emitter
         self._unsupported = unsupported
         self.refuses: set[str] = set()
+        self._translated = 0
         self._constants: dict[str, Value] = {}
         for graph in program.graphs():
             self._constants |= graph.constants
@@ -121,6 +129,12 @@ class Translator:
         raise ExportError(f"the MindIR graph {frame.graph.name!r} uses {name!r}, which nothing gives.")
 
     def _translate(self, node: Node, frame: _Frame) -> Value:
+        self._translated += 1
+        if self._translated > MAX_TRANSLATED:
+            raise ExportError(
+                f"the MindIR program has more than {MAX_TRANSLATED:,} nodes once its calls are written out; no "
+                "model is built so."
+            )
         if not node.primitive:
             callee = self._evaluate(node.called, frame)
             return self._call(callee, [self._evaluate(each, frame) for each in node.inputs], frame, node)
@@ -177,7 +191,10 @@ class Translator:
             raise self._unsupported(node, "calls something that is no function")
         given = (*callee.bound, *arguments)
         graph = self._program.functions[callee.graph]
-        if any(each.graph.name == graph.name for each in frame.chain()):
+        callers = [each.graph.name for each in frame.chain()]
+        if len(callers) > MAX_DEPTH:
+            raise ExportError(f"the MindIR program calls more than {MAX_DEPTH} graphs one inside the other.")
+        if graph.name in callers:
             raise self._unsupported(
                 node,
                 "is a loop whose number of rounds hangs on the values of tensors, which is not converted",

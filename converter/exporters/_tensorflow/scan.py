@@ -17,6 +17,7 @@ from paritygate.converter.errors import SourceError, UnsafeSource
 from paritygate.converter.exporters._tensorflow.harmless import HARMLESS, SAVER, WAITS, is_gradient
 
 _CONSTANT_LIMIT = 2**28
+"""Elements of all constants that the file does not spell out, in sum."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ def refuse_unsafe(graph: Graph, path: object, *, trust: bool, with_saver: bool) 
         UnsafeSource: Naming the operator and where it stands.
         SourceError: If an operator belongs to a library that is not loaded here, or a constant is absurdly large.
     """
+    refuse_huge(graph, path)
     for place, node in _everywhere(graph):
         _refuse_unknown(node, place, graph, path)
-        _refuse_huge(node, place, path)
         allowed = node.op in _harmless() or node.op in graph.functions or is_gradient(node.op)
         if not (trust or allowed or (with_saver and node.op in SAVER)):
             raise UnsafeSource(
@@ -140,10 +141,22 @@ def _refuse_unknown(node: Any, place: str, graph: Graph, path: object) -> None:
         )
 
 
-def _refuse_huge(node: Any, place: str, path: object) -> None:
-    """A constant of one repeated value takes no room in a file, and any room once it is imported."""
-    if node.op != "Const":
-        return
-    sizes = [dim.size for dim in node.attr["value"].tensor.tensor_shape.dim]
-    if math.prod(sizes) > _CONSTANT_LIMIT and len(node.attr["value"].tensor.tensor_content) < _CONSTANT_LIMIT:
-        raise SourceError(f"{path} holds a constant of shape {sizes} in {place}; no model is built so.")
+def refuse_huge(graph: Graph, path: object) -> None:
+    """Refuse constants of one repeated value: they take no room in a file, and any room once they are imported.
+
+    Raises:
+        SourceError: If their elements are more than `_CONSTANT_LIMIT` in sum.
+    """
+    total = 0
+    for place, node in _everywhere(graph):
+        if node.op != "Const":
+            continue
+        tensor = node.attr["value"].tensor
+        sizes = [dim.size for dim in tensor.tensor_shape.dim]
+        count = math.prod(max(size, 0) for size in sizes)
+        total += count if count > tensor.ByteSize() else 0
+        if total > _CONSTANT_LIMIT:
+            raise SourceError(
+                f"{path} holds a constant of shape {sizes} in {place}, and with those before it {total} elements "
+                "that it does not spell out; no model is built so."
+            )
