@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paritygate.converter.checkpoints.archives import BadZip, open_zip
+from paritygate.converter.checkpoints.archives import MAX_EXPANSION, MAX_UNPACKED_BYTES, BadZip, open_zip
 from paritygate.converter.errors import SourceError, UnsafeSource
 from paritygate.converter.exporters._keras.carriers import refuse_carriers
 from paritygate.converter.exporters._tensorflow.imports import first_line, import_module
@@ -43,13 +43,17 @@ def refuse_foreign_data(path: Path, *, trust: bool) -> None:
     """Refuse an HDF5 file that takes its data from other files.
 
     Raises:
-        SourceError: If it is no whole HDF5 file.
+        SourceError: If it is no whole HDF5 file, or its datasets would fill the memory.
         UnsafeSource: If a part of it stands in another file and it is not trusted.
     """
     h5py = import_module("h5py")
     try:
         with h5py.File(path, "r") as file:
             elsewhere = next(_elsewhere(file, h5py), None)
+            sizes: list[int] = []
+            file.visititems(
+                lambda _, item: sizes.append(item.nbytes if isinstance(item, h5py.Dataset) else 0)
+            )
     except (OSError, RuntimeError, KeyError) as error:
         raise SourceError(
             f"{path} is not a whole HDF5 file ({first_line(error)}). Save the model again."
@@ -59,6 +63,20 @@ def refuse_foreign_data(path: Path, *, trust: bool) -> None:
         raise UnsafeSource(
             f"{path} takes {name!r} from another file ({other}), so it was not loaded. "
             "Pass --trust (trust=True) if you trust where the file comes from."
+        )
+    refuse_unpacked(path, sum(sizes))
+
+
+def refuse_unpacked(path: Path, unpacked: int) -> None:
+    """Refuse an HDF5 file whose datasets are much larger than itself: one that was never written has any size.
+
+    Raises:
+        SourceError: If they take more than the records of an archive may.
+    """
+    held = path.stat().st_size
+    if unpacked > max(MAX_UNPACKED_BYTES, MAX_EXPANSION * held):
+        raise SourceError(
+            f"{path} has {held} bytes, and its datasets take {unpacked}; that fills any memory. Save it again."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from paritygate.converter.errors import ExportError, SourceError
+from paritygate.converter.exporters._keras.files import refuse_unpacked
 from paritygate.converter.exporters._mindspore import translate
 from paritygate.converter.exporters._mindspore.emitter import Emitter
 from paritygate.converter.exporters._mindspore.mindir import Graph, Node, Program
@@ -37,6 +39,13 @@ def test_constants_of_tensorflow_are_bounded_in_sum() -> None:
 def test_constants_that_a_file_carries_may_be_any_number() -> None:
     carried = {f"c{k}": _constant(2**20, 64, carried=2**28) for k in range(100)}
     refuse_huge(TensorFlowGraph(carried, {}), "x.pb")
+
+
+def test_datasets_that_were_never_written_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.h5").write_bytes(bytes(2000))
+    refuse_unpacked(tmp_path / "net.h5", 2**30)
+    with pytest.raises(SourceError, match="has 2000 bytes, and its datasets take 1099511627776"):
+        refuse_unpacked(tmp_path / "net.h5", 2**40)
 
 
 def _program(depth: int, calls: int) -> Program:
