@@ -7,6 +7,7 @@ ConverterError
 │   └── FactoryError       the user's factory is missing or raised
 │       └── FrameworkMissing   it needs a framework that is not installed here
 ├── ExportError            the model cannot become ONNX
+│   ├── ModuleMissing      what was opened needs a package that is not installed here
 │   └── UnsupportedOperator  an operator has no ONNX form; names it and the module that uses it
 ├── BundleError            a bundle cannot be written or read
 │   └── BundleCorrupt      bytes differ from the manifest, or a name leaves the directory
@@ -54,6 +55,18 @@ class FrameworkMissing(FactoryError):
 
 class ExportError(ConverterError):
     """The model was opened but cannot become ONNX."""
+
+
+class ModuleMissing(ExportError):
+    """What was opened needs a package that is not installed here.
+
+    Attributes:
+        module: Its import name.
+    """
+
+    def __init__(self, message: str, *, module: str) -> None:
+        super().__init__(message)
+        self.module = module
 
 
 class UnsupportedOperator(ExportError):

@@ -12,7 +12,7 @@ from paritygate.converter.environments.progress import OnStep
 from paritygate.converter.environments.protocol import Event, OnEvent
 from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec
-from paritygate.converter.errors import FrameworkMissing
+from paritygate.converter.errors import FrameworkMissing, ModuleMissing
 from paritygate.converter.exporters import exporter_for
 from paritygate.converter.exporters.ages import too_old
 from paritygate.converter.exporters.base import Exporter
@@ -54,11 +54,17 @@ def export_source(
         if isolated is not None
         else spec is not None and not _can_export_here(exporter, spec, source)
     )
+    why = None if not apart or spec is None else _why_apart(exporter, spec, source)
     if not apart:
-        return exporter.export(source, Path(directory), config)
+        try:
+            return exporter.export(source, Path(directory), config)
+        except ModuleMissing as missing:  # what a file holds may need more than its framework
+            if isolated is False or spec is None or missing.module not in spec.modules:
+                raise
+            why = f"{missing.module} is not installed here"
     exporter.refuse_early(source, config)
-    if on_event is not None and spec is not None and isolated is None:
-        on_event(Event("progress", f"{_why_apart(exporter, spec, source)}: exporting in its own environment"))
+    if on_event is not None and why is not None and isolated is None:
+        on_event(Event("progress", f"{why}: exporting in its own environment"))
     request = ExportRequest(source, config, exporter.name)
     return export_isolated(exporter.name, request, Path(directory), on_event, on_step=on_step)
 

@@ -40,8 +40,11 @@ def load_samples(path: Path) -> dict[str, Array]:
         ) from error
 
 
-def parse_inputs(given: Sequence[str]) -> dict[str, Array] | None:
+def parse_inputs(given: Sequence[str]) -> dict[str, Array] | tuple[str, ...] | None:
     """Seeded example inputs for texts such as `x:float32[2,3]`; None when nothing is given.
+
+    Texts are not made up: where there are some, and a size is named, the declarations themselves are given, and
+    the exporter takes texts that the model knows.
 
     A name among the sizes, as in `x:float32[batch,3]`, stands for a size to trace with: 2 for the first name on
     an axis 0. `parse_dynamic` reads the same texts for what it opens.
@@ -54,6 +57,9 @@ def parse_inputs(given: Sequence[str]) -> dict[str, Array] | None:
     from paritygate.converter.exporters.binding import synthetic_sizes
 
     specs = _specs(given)
+    named = any(isinstance(dim, str) for spec in specs for dim in spec.shape)
+    if named and any(spec.dtype is DType.STRING for spec in specs):
+        return tuple(given)
     sizes = synthetic_sizes(specs)
     rng = np.random.default_rng(_SEED)
     return {spec.name: _example(spec, sizes, rng) for spec in specs}

@@ -97,16 +97,16 @@ def export(
     if include_samples and not samples:
         raise BadArgument("--include-samples has no samples to include; give --samples FILE.npz.")
     shapes = input_shape or []
-    examples = load_samples(samples) if samples else parse_inputs(shapes)
+    arrays = load_samples(samples) if samples else None
     config = ExportConfig(
         name=name or _name_of(source),
         factory=factory,
         weights=weights,
         signature=signature,
         keep_saved_model=keep_saved_model,
-        inputs=examples,
+        inputs=parse_inputs(shapes) if arrays is None else arrays,
         dynamic=parse_dynamic(dynamic or [], shapes),
-        samples=(examples,) if include_samples and examples else (),
+        samples=(arrays,) if include_samples and arrays else (),
         include_samples=include_samples,
         integer_ranges=parse_ranges(integer_range or []),
         input_names=tuple(input_name) if input_name else None,

@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from paritygate.cli import build_app, main
-from paritygate.cli._examples import BadArgument, load_samples, parse_dynamic, parse_inputs
+from paritygate.cli._examples import (
+    BadArgument,
+    load_samples,
+    parse_dynamic,
+    parse_inputs,
+    parse_ranges,
+)
 from paritygate.cli._output import describe
+from paritygate.converter.bundle import read_bundle
 from paritygate.converter.errors import ConverterError
 
 
@@ -151,13 +158,18 @@ def test_an_example_input_that_cannot_be_read_is_refused(text: str) -> None:
 def test_names_in_the_shapes_open_their_axes_and_trace_at_sizes_of_their_own() -> None:
     texts = ["ids:int64[batch,time]", "feats:float32[batch,3]", "scale:float32[]"]
     examples = parse_inputs(texts)
-    assert examples is not None
+    assert isinstance(examples, dict)
     assert {name: array.shape for name, array in examples.items()} == {
         "ids": (2, 17),
         "feats": (2, 3),
         "scale": (),
     }
     assert parse_dynamic([], texts) == {"ids": {0: "batch", 1: "time"}, "feats": {0: "batch"}}
+
+
+def test_texts_are_left_to_the_exporter_that_knows_some() -> None:
+    texts = ["age:float32[batch,1]", "city:string[batch,1]"]
+    assert parse_inputs(texts) == tuple(texts)
 
 
 def test_open_dimensions_and_names_in_the_shapes_add_up() -> None:
@@ -206,3 +218,43 @@ def test_samples_that_are_no_archive_are_refused(tmp_path: Path) -> None:
     path.write_text("hello", encoding="utf-8")
     with pytest.raises(BadArgument, match=r"numpy\.savez"):
         load_samples(path)
+
+
+def test_fixed_sizes_ranges_and_samples_reach_the_bundle(tmp_path: Path) -> None:
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper
+
+    values = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["rows", 3])]
+    outputs = [helper.make_tensor_value_info("next", TensorProto.INT64, ["rows", 3])]
+    one = helper.make_tensor("one", TensorProto.INT64, [], [1])
+    node = helper.make_node("Add", ["ids", "one"], ["next"])
+    graph = helper.make_graph([node], "graph", values, outputs, [one])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "net.onnx")
+    np.savez(tmp_path / "samples.npz", ids=np.array([[30, 40, 50]]))
+    options = ["--integer-range", "ids=20:60", "--samples", tmp_path / "samples.npz", "--include-samples"]
+    ended = run("export", tmp_path / "net.onnx", "-o", tmp_path / "b", "--dynamic", "none", *options)
+    assert ended.returncode == 0, ended.stderr
+    bundle = read_bundle(tmp_path / "b")
+    assert bundle.signature.inputs[0].shape == (1, 3)
+    asked = {probe.case: probe.inputs["ids"] for probe in bundle.probes()}
+    assert asked["sample:0"].tolist() == [[30, 40, 50]]
+    assert all(ids.min() >= 20 and ids.max() <= 60 for ids in asked.values())
+
+
+@pytest.mark.parametrize("text", ["ids", "ids=5", "ids=9:1", "ids=a:b", "ids=1.5:3"])
+def test_a_range_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(BadArgument, match="input=lowest:highest"):
+        parse_ranges([text])
+
+
+def test_ranges_are_gathered_by_input_and_given_once() -> None:
+    assert parse_ranges(["ids=0:30521", "kinds=-1:1"]) == {"ids": (0, 30521), "kinds": (-1, 1)}
+    with pytest.raises(BadArgument, match="'ids' twice"):
+        parse_ranges(["ids=0:1", "ids=0:2"])
+
+
+def test_samples_that_were_not_given_cannot_be_included(tmp_path: Path) -> None:
+    ended = run("export", "net.onnx", "-o", tmp_path / "b", "--include-samples")
+    assert ended.returncode == 1
+    assert "--include-samples has no samples" in ended.stderr

@@ -7,17 +7,18 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from paritygate.converter.errors import ExportError, SourceError, UnsafeSource
+from paritygate.converter.errors import ExportError, ModuleMissing, SourceError, UnsafeSource
 
 
 def import_module(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ExportError(
+        raise ModuleMissing(
             f"exporting a scikit-learn estimator needs {module}, which cannot be imported here ({error}). "
             "Install paritygate[sklearn], or export the saved file with `paritygate export --trust`, which uses "
-            "an environment of its own."
+            "an environment of its own.",
+            module=module,
         ) from error
 
 
@@ -38,8 +39,9 @@ def load(path: Path, notes: list[str], *, trust: bool) -> Any:
         try:
             estimator = joblib.load(path)
         except ModuleNotFoundError as error:
-            raise SourceError(
-                f"{path} needs the module {error.name!r}, which is not installed here."
+            raise ModuleMissing(
+                f"{path} needs the module {error.name!r}, which is not installed here.",
+                module=str(error.name).partition(".")[0],
             ) from error
         except Exception as error:
             raise SourceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from sklearn.tree import DecisionTreeClassifier
 
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments import Event, export_source
-from paritygate.converter.errors import EnvironmentFailure, SourceError, SourceNotFound, UnsafeSource
+from paritygate.converter.errors import (
+    EnvironmentFailure,
+    ModuleMissing,
+    SourceError,
+    SourceNotFound,
+    UnsafeSource,
+)
 from support.releases import old_release
 
 
@@ -88,3 +95,30 @@ def test_what_needs_no_framework_to_be_refused_is_refused_first(
 def test_a_warning_says_that_it_is_one() -> None:
     assert str(Event("warning", "odd version")) == "warning: odd version"
     assert str(Event("progress", "exporting")) == "exporting"
+
+
+def test_a_file_that_holds_more_than_its_framework_goes_to_the_environment_that_has_it(
+    tmp_path: Path,
+) -> None:
+    if importlib.util.find_spec("pandas") is not None:
+        pytest.skip("pandas is installed here, so nothing is missing")
+    Path("frame.pkl").write_bytes(b"cpandas.core.frame\nDataFrame\n.")
+    events: list[str] = []
+    config = ExportConfig(name="m", trust=True)
+    with pytest.raises(EnvironmentFailure, match="Set PARITYGATE_ENV_DIR"):
+        export_source(
+            "frame.pkl",
+            tmp_path / "out",
+            config,
+            framework="sklearn",
+            on_event=lambda e: events.append(str(e)),
+        )
+    assert events[0] == "pandas is not installed here: exporting in its own environment"
+    with pytest.raises(ModuleMissing, match="needs the module 'pandas"):
+        export_source("frame.pkl", tmp_path / "out", config, framework="sklearn", isolated=False)
+
+
+def test_a_module_that_no_environment_has_is_named(tmp_path: Path) -> None:
+    Path("own.pkl").write_bytes(b"chouse_rules.steps\nCleaner\n.")
+    with pytest.raises(ModuleMissing, match="needs the module 'house_rules'"):
+        export_source("own.pkl", tmp_path / "out", ExportConfig(name="m", trust=True), framework="sklearn")
