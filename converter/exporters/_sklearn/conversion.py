@@ -11,7 +11,9 @@ import numpy as np
 import onnx
 
 from paritygate.converter.errors import ExportError, UnsupportedOperator
+from paritygate.converter.exporters._sklearn.features import feature_converters
 from paritygate.converter.exporters._sklearn.files import first_line
+from paritygate.converter.exporters._sklearn.kernels import kernel_converters
 from paritygate.converter.exporters._sklearn.mended import mended_converters, refuse_wrong
 from paritygate.converter.exporters._sklearn.texts import is_vectorizer, vectorizer_options
 from paritygate.converter.exporters._sklearn.trees import known_to_skl2onnx, own_converters
@@ -25,6 +27,7 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
     for path, part in parts(estimator):
         refuse_wrong(path, part)
     own, mended = own_converters(), mended_converters()
+    others = kernel_converters().conversions | feature_converters().conversions
     with warnings.catch_warnings(), known_to_skl2onnx(own), _as_skl2onnx_reads(estimator):
         # What skl2onnx still reads of scikit-learn's old attributes is not the user's concern.
         for kind in (DeprecationWarning, FutureWarning):
@@ -34,7 +37,7 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
             initial_types=types,
             target_opset=opsets,
             options=options,
-            custom_conversion_functions=own.conversions | mended.conversions,
+            custom_conversion_functions=own.conversions | mended.conversions | others,
             custom_shape_calculators=own.shapes | mended.shapes,
             custom_parsers=own.parsers,
         )

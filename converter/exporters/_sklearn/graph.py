@@ -12,8 +12,14 @@ from paritygate.converter.errors import ExportError
 from paritygate.converter.types import DType, Feeds, TensorSpec
 
 
-def keep_outputs(graph: onnx.GraphProto, answers: Feeds, opset: int) -> None:
+def keep_outputs(graph: onnx.GraphProto, answers: Feeds, opset: int, *, narrow: bool) -> None:
     """Make the graph give what the source gives, in rank too; what the source was not asked for goes.
+
+    Args:
+        graph: What skl2onnx wrote; changes.
+        answers: What the source gives.
+        opset: Version of the default operator set.
+        narrow: Whether floats are given as float32 although the graph computes in float64.
 
     Raises:
         ExportError: If the graph gives fewer outputs, or one that is no tensor.
@@ -25,7 +31,7 @@ def keep_outputs(graph: onnx.GraphProto, answers: Feeds, opset: int) -> None:
         )
     kept = []
     # These operators give float32 whatever they are given; float64 would promise digits that are not there.
-    summed = any(node.op_type.startswith("TreeEnsemble") for node in graph.node)
+    narrow = narrow or any(node.op_type.startswith("TreeEnsemble") for node in graph.node)
     for value, (name, answer) in zip(given, answers.items(), strict=False):
         rank = len(value.type.tensor_type.shape.dim)
         if not value.type.HasField("tensor_type"):
@@ -35,7 +41,7 @@ def keep_outputs(graph: onnx.GraphProto, answers: Feeds, opset: int) -> None:
         elif rank != answer.ndim:
             # skl2onnx declares one axis for the labels of several classes at once, and gives two, as it should.
             value.type.tensor_type.ClearField("shape")
-        if summed and value.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE:
+        if narrow and value.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE:
             value = _narrowed(graph, value)
         kept.append(value)
     del graph.output[:]
@@ -47,6 +53,30 @@ def widened_beside_bools(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
     if not any(spec.dtype is DType.BOOL for spec in specs):
         return list(specs)
     return [replace(spec, dtype=DType.INT64) if spec.dtype is DType.INT32 else spec for spec in specs]
+
+
+def in_float64(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """The inputs to tell skl2onnx where the graph shall compute in float64 whatever it takes."""
+    return [
+        replace(spec, dtype=DType.FLOAT64) if spec.dtype is DType.FLOAT32 else spec
+        for spec in widened_beside_bools(specs)
+    ]
+
+
+def check_types(model: onnx.ModelProto) -> None:
+    """Refuse a graph whose operators are given types that they do not take.
+
+    Raises:
+        ExportError: If one is.
+    """
+    asked = onnx.ModelProto()
+    asked.CopyFrom(model)
+    for value in asked.graph.output:  # skl2onnx declares some of their sizes wrongly
+        value.type.tensor_type.ClearField("shape")
+    try:
+        onnx.shape_inference.infer_shapes(asked, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise ExportError(f"skl2onnx wrote a graph that onnx refuses: {error}") from error
 
 
 def narrow_inputs(graph: onnx.GraphProto, specs: Sequence[TensorSpec]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from paritygate.converter.config import ExportConfig
+from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._sklearn.answers import PROBABILITIES, SCORES, as_output, methods, widened
 from paritygate.converter.exporters._sklearn.conversion import (
     ML_OPSET,
@@ -21,6 +22,8 @@ from paritygate.converter.exporters._sklearn.conversion import (
 )
 from paritygate.converter.exporters._sklearn.files import import_module
 from paritygate.converter.exporters._sklearn.graph import (
+    check_types,
+    in_float64,
     keep_outputs,
     narrow_inputs,
     settle_opsets,
@@ -29,13 +32,14 @@ from paritygate.converter.exporters._sklearn.graph import (
 from paritygate.converter.exporters._sklearn.inner_trees import inner_forests
 from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served, undeclared_input
 from paritygate.converter.exporters._sklearn.pools import acceptable, first_example, learnt_rows
+from paritygate.converter.exporters._sklearn.scales import is_far, scales_by_input
 from paritygate.converter.exporters._sklearn.texts import lowering_note, takes_texts
 from paritygate.converter.exporters._sklearn.trees import ensemble_of, sparse_fed
 from paritygate.converter.exporters._trees.edges import asked_note, edge_rows, is_clear
 from paritygate.converter.exporters._trees.forest import Forest
 from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import declared_inputs
-from paritygate.converter.types import Array, DType, Feeds
+from paritygate.converter.types import Array, DType, Feeds, TensorSpec
 
 
 def open_estimator(estimator: Any, config: ExportConfig, weights: Weights, notes: list[str]) -> SourceModel:
@@ -57,6 +61,12 @@ def open_estimator(estimator: Any, config: ExportConfig, weights: Weights, notes
     return EstimatorModel(estimator, inputs, example=arrays, weights=weights, notes=notes)
 
 
+_FAR_NOTE = (
+    "Features lie so far from zero, on the scale on which they vary, that the graph computes in float64; float32 "
+    "would lose what they say."
+)
+
+
 class EstimatorModel(SourceModel):
     """A fitted estimator that is open for export; it is the user's own object and is only asked."""
 
@@ -73,7 +83,10 @@ class EstimatorModel(SourceModel):
         notes: list[str],
     ) -> None:
         self.inputs = tuple(inputs)
-        self.example = first_example(estimator, inputs) if example is None else example
+        scales = scales_by_input(estimator, inputs)
+        self.example = first_example(estimator, inputs, scales) if example is None else example
+        narrow = any(spec.dtype is DType.FLOAT32 for spec in inputs)
+        self._is_far = narrow and is_far(estimator, scales, example or {})
         self.weights = weights
         self.notes: list[str] = notes
         self._estimator = estimator
@@ -94,7 +107,7 @@ class EstimatorModel(SourceModel):
         """
         if self._takes_float64:
             try:
-                return self._ask({name: widened(array) for name, array in feeds.items()})
+                return self._ask(self._given(feeds))
             except ValueError as error:
                 if "dtype mismatch" not in str(error):
                     raise
@@ -103,6 +116,9 @@ class EstimatorModel(SourceModel):
                 "The estimator was fitted in float32 and computes so; it has no float64 reference."
             )
         return self._ask(feeds)
+
+    def _given(self, feeds: Feeds) -> Feeds:
+        return {name: widened(a) for name, a in feeds.items()} if self._takes_float64 else feeds
 
     def _ask(self, feeds: Feeds) -> dict[str, Array]:
         table = self._table(feeds)
@@ -123,7 +139,7 @@ class EstimatorModel(SourceModel):
                 f"Written at opset {opset}, not {request.opset}: skl2onnx has some of its operators in older "
                 "forms only."
             )
-        keep_outputs(model.graph, answers, opset)
+        keep_outputs(model.graph, answers, opset, narrow=self._is_far)
         weights = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
         if weights > request.external_data_threshold_bytes:
             side_file = f"{request.path.name}.data"
@@ -136,7 +152,7 @@ class EstimatorModel(SourceModel):
         steps: list[Any] = getattr(self._estimator, "steps", [])
         if len(steps) < 2:
             return []
-        before = self._estimator[:-1].transform(self._table(example))
+        before = self._estimator[:-1].transform(self._table(self._given(example)))
         return [part for _, part in parts(steps[-1][1])] if hasattr(before, "toarray") else []
 
     def acceptable(self, feeds: Feeds) -> Feeds:
@@ -193,9 +209,20 @@ class EstimatorModel(SourceModel):
         return True
 
     def _convert(self, request: ConversionRequest) -> onnx.ModelProto:
-        widened = widened_beside_bools(request.inputs)
-        types = [(spec.name, skl_type(spec)) for spec in widened]
-        opsets = {"": request.opset, "ai.onnx.ml": ML_OPSET}
+        """The estimator as skl2onnx writes it, in float64 where float32 would lose what its features say."""
+        if self._is_far:
+            # What skl2onnx cannot write in float64 it may write in float32; parity tells whether that will do.
+            with contextlib.suppress(ExportError):
+                model = self._convert_as(in_float64(request.inputs), request.opset)
+                check_types(model)
+                if _FAR_NOTE not in self.notes:
+                    self.notes.append(_FAR_NOTE)
+                return model
+        return self._convert_as(widened_beside_bools(request.inputs), request.opset)
+
+    def _convert_as(self, specs: Sequence[TensorSpec], opset: int) -> onnx.ModelProto:
+        types = [(spec.name, skl_type(spec)) for spec in specs]
+        opsets = {"": opset, "ai.onnx.ml": ML_OPSET}
         *preferred, plain = conversion_options(self._estimator)
         try:
             for options in preferred:
@@ -204,7 +231,7 @@ class EstimatorModel(SourceModel):
                     return to_onnx(self._estimator, types, opsets, options)
             return to_onnx(self._estimator, types, opsets, plain)
         except Exception as error:
-            raise explained(error, self._estimator, request.opset) from error
+            raise explained(error, self._estimator, opset) from error
 
     def _table(self, feeds: Feeds) -> Any:
         """The feeds in the form that the estimator was fitted on: an array, or a data frame where it has names."""

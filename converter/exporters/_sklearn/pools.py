@@ -12,12 +12,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from paritygate.converter.exporters._sklearn.conversion import parts
+from paritygate.converter.exporters._sklearn.scales import Scale
 from paritygate.converter.exporters._sklearn.texts import is_vectorizer, known_texts, takes_texts
 from paritygate.converter.exporters.base import SourceInput
 from paritygate.converter.types import Array, DType, Feeds
 
 NUM_ROWS = 4096
 """Samples of what is known at most."""
+
+_EXAMPLE_ROWS = 5
 
 _UNKNOWN = "never seen"
 
@@ -62,24 +65,49 @@ def acceptable(estimator: Any, inputs: Sequence[SourceInput], feeds: Feeds) -> d
     return given
 
 
-def first_example(estimator: Any, inputs: Sequence[SourceInput]) -> dict[str, Array] | None:
-    """Rows to begin with where random ones would be refused: encoders that know nothing but their categories."""
+def first_example(
+    estimator: Any, inputs: Sequence[SourceInput], scales: Mapping[str, Scale]
+) -> dict[str, Array] | None:
+    """Rows to begin with where the estimator tells more than random ones do.
+
+    That is the scale on which it was fitted, and the categories beside which an encoder takes nothing.
+    """
     required = _pools(estimator, inputs, strictly=True)
-    if takes_texts(estimator) or not any(pool for columns in required.values() for pool in columns):
+    insists = any(pool for columns in required.values() for pool in columns)
+    if takes_texts(estimator) or not (insists or any(scale.is_known for scale in scales.values())):
         return None
-    return _rows(inputs, _pools(estimator, inputs), 3, None)
+    return _rows(inputs, _pools(estimator, inputs), _EXAMPLE_ROWS, None, scales)
 
 
 _Pools: TypeAlias = "Mapping[str, list[list[Any]]]"
 """By input, what is known of each of its columns."""
 
 
-def _rows(inputs: Sequence[SourceInput], pools: _Pools, rows: int, example: Feeds | None) -> dict[str, Array]:
+def _rows(
+    inputs: Sequence[SourceInput],
+    pools: _Pools,
+    rows: int,
+    example: Feeds | None,
+    scales: Mapping[str, Scale] | None = None,
+) -> dict[str, Array]:
     generator = np.random.default_rng(0)
-    shown = example or {}
-    return {
-        spec.name: _matrix(spec, pools[spec.name], rows, shown.get(spec.name), generator) for spec in inputs
-    }
+    shown, known = example or {}, scales or {}
+    found: dict[str, Array] = {}
+    for spec in inputs:
+        matrix = _usual(spec, rows, len(pools[spec.name]), shown.get(spec.name), generator)
+        if spec.name in known:
+            matrix = _on_scale(spec, matrix, known[spec.name])
+        found[spec.name] = _with_known(spec, matrix, pools[spec.name])
+    return found
+
+
+def _on_scale(spec: SourceInput, matrix: Array, scale: Scale) -> Array:
+    """A matrix whose columns of which the scale is known lie on it."""
+    rows = scale.rows(len(matrix))
+    with np.errstate(over="ignore"):
+        moved = (np.rint(rows) if spec.dtype.is_integer else rows).astype(spec.dtype.numpy)
+    fits = np.isfinite(scale.center) & np.isfinite(moved.astype(np.float64)).all(axis=0)
+    return np.where(fits, moved, matrix)
 
 
 def _beyond(pool: Sequence[Any]) -> Any:
@@ -87,19 +115,12 @@ def _beyond(pool: Sequence[Any]) -> Any:
     return _UNKNOWN if isinstance(pool[0], str) else max(pool) + 1
 
 
-def _matrix(
-    spec: SourceInput,
-    pools: Sequence[Sequence[Any]],
-    rows: int,
-    example: Array | None,
-    generator: np.random.Generator,
-) -> Array:
+def _with_known(spec: SourceInput, matrix: Array, pools: Sequence[Sequence[Any]]) -> Array:
     """One input; columns of which nothing is known hold what is usual there."""
-    matrix = _usual(spec, rows, len(pools), example, generator)
     for column, pool in enumerate(pools):
         if pool:
             # Each column begins elsewhere, so that not the first category of all columns comes together.
-            places = (np.arange(rows) + column + len(spec.name)) % len(pool)
+            places = (np.arange(len(matrix)) + column + len(spec.name)) % len(pool)
             matrix[:, column] = np.array(pool, dtype=spec.dtype.numpy)[places]
     return matrix
 
