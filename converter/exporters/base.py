@@ -221,6 +221,13 @@ class SourceModel(abc.ABC):
         """Random feeds, under own names, with known values where the model was fitted on a list of them."""
         return feeds
 
+    def telling_sizes(self) -> Mapping[str, tuple[int, ...]]:
+        """Sizes of open dims, by name, that the source's own code compares with; asked beside the usual sweep.
+
+        Known once `convert` has succeeded.
+        """
+        return {}
+
     def edges(self) -> Mapping[str, Feeds]:
         """Samples at which the model itself branches, where it knows; they are asked beside the planned cases.
 

@@ -6,6 +6,7 @@ Nothing here opens the converted file in a runtime. What is recorded is what the
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -179,6 +180,7 @@ def capture(
         asker.ask(question, must=question.case == BASE_CASE)
     for index, sample in enumerate(config.samples):
         asker.ask_sample(_sample_question(binding, sample, index), keep=config.include_samples)
+    said.notes += _untold(source.model, binding)
     said.notes += _unasked(said.probes, _told_ranges(source.model, binding))
     return said
 
@@ -206,7 +208,8 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
     known = _known_ranges(source.model, binding, config)
     free = any(spec.dtype.is_integer and spec.shape and spec.name not in known for spec in binding.inputs)
     wide = source.model.whole_numbers and free
-    cases = plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed, wide=wide)
+    telling = {dim: sizes[0] for dim, sizes in _telling_sizes(source.model, binding).items()}
+    cases = plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed, wide=wide, telling=telling)
     moments = {} if source.model.example is None else example_moments(binding.inputs, binding.example)
     likes = _like_cases(binding, moments, config.seed + len(cases))
     for case in _in_order(cases, likes):
@@ -217,6 +220,36 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
         yield _Question(case.name, dict(case.dims), _acceptable(source.model, binding, feeds))
     for name, dims, feeds in edge_cases(binding, source.model.edges()):
         yield _Question(name, dims, feeds)
+
+
+_TELLING_ELEMENTS = 2**22
+"""Elements of all inputs together up to which a telling size is asked."""
+
+
+def _telling_sizes(model: SourceModel, binding: Binding) -> dict[str, tuple[list[int], list[int]]]:
+    """For each dim, the sizes that its source's code compares with: those to ask, and those too large for it."""
+    found: dict[str, tuple[list[int], list[int]]] = {}
+    for dim, sizes in model.telling_sizes().items():
+        if dim in binding.trace_dims:
+            small = [size for size in sizes if _elements(binding, dim, size) <= _TELLING_ELEMENTS]
+            found[dim] = small, [size for size in sizes if size not in small]
+    return found
+
+
+def _elements(binding: Binding, dim: str, size: int) -> int:
+    sizes = {**binding.trace_dims, dim: size}
+    return sum(
+        math.prod(sizes[d] if isinstance(d, str) else d for d in spec.shape) for spec in binding.inputs
+    )
+
+
+def _untold(model: SourceModel, binding: Binding) -> list[str]:
+    return [
+        f"The source's own code compares the size {dim!r} with {', '.join(map(str, large))}; sizes that large "
+        "were not asked."
+        for dim, (_, large) in _telling_sizes(model, binding).items()
+        if large
+    ]
 
 
 def _like_cases(binding: Binding, moments: Mapping[str, Moments], seed: int) -> list[Case]:

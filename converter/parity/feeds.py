@@ -63,7 +63,12 @@ class Case:
 
 
 def plan_cases(
-    signature: Signature, *, trace_dims: Mapping[str, int], seed: int = DEFAULT_SEED, wide: bool = False
+    signature: Signature,
+    *,
+    trace_dims: Mapping[str, int],
+    seed: int = DEFAULT_SEED,
+    wide: bool = False,
+    telling: Mapping[str, Sequence[int]] | None = None,
 ) -> list[Case]:
     """The cases that prove a signature, the most important first: what a budget cuts is the end.
 
@@ -75,6 +80,7 @@ def plan_cases(
         trace_dims: The size of each at tracing.
         seed: Start of the random streams.
         wide: Whether to add the recipe `wide` as the last case.
+        telling: More sizes of dims to try, each alone.
 
     Raises:
         ValueError: If a dynamic dim has no trace size.
@@ -90,6 +96,12 @@ def plan_cases(
         for dim in dynamic
         for size in SWEEP_SIZES
         if size != base[dim]
+    ]
+    planned += [
+        (f"sweep:{dim}={size}", base | {dim: size}, "random")
+        for dim in dynamic
+        for size in (telling or {}).get(dim, ())
+        if size not in (*SWEEP_SIZES, base[dim])
     ]
     planned += [(_joint_name(dims), dims, "random") for dims in _joint(dynamic)]
     planned += [(f"{EXTREMES}{recipe}", base, recipe) for recipe in _extremes(signature)]

@@ -22,6 +22,11 @@ _NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'
 _CUSTOM = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:]+)\)>")
 _NODE = re.compile(r"Error when translating node %(\w+)")
 _TRACED_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+_SYMBOL = re.compile(r"\b[su]\d+\b")
+_NUMBER = re.compile(r"\b\d+\b")
+_HUGE = 2**31
+"""Larger numbers in a guard are torch's own bounds of what a size can be."""
+_MOST_SIZES = 24
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -39,6 +44,20 @@ class GuardLog(logging.Handler):
         if found:
             frames = list(traceback.walk_stack(sys._getframe()))
             self.guards.append((found["guard"], place_in_model(frames, self._module)))
+
+    def compared_sizes(self, symbol: str) -> tuple[int, ...]:
+        """Sizes around those at which a guard on one symbol alone changes: `Ne(s77, 37)`, `2*s77 <= 50`.
+
+        torch.export keeps such guards to itself, and the branch that is not taken is not in the graph.
+        """
+        sizes: dict[int, None] = {}
+        for guard, _ in self.guards:
+            if set(_SYMBOL.findall(guard)) != {symbol}:
+                continue
+            numbers = [int(number) for number in _NUMBER.findall(guard)]
+            limits = [*numbers, *(a // b for a in numbers for b in numbers if 1 < b < a)]
+            sizes |= dict.fromkeys(near for n in limits for near in (n - 1, n, n + 1) if 0 < near < _HUGE)
+        return tuple(sizes)[:_MOST_SIZES]
 
     def why_fixed(self, size: int) -> str:
         """`, because of <place>` of the first guard that fixed a size, or an empty text without one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir
@@ -82,6 +82,7 @@ class TorchModel(SourceModel):
         self._double: torch.nn.Module | None = None
         self.weights = weights or Weights()
         self.notes: list[str] = [*notes, *_constant_notes(plan)]
+        self._compared: dict[str, tuple[int, ...]] = {}
         self.whole_numbers = not any(
             part.is_floating_point() or part.is_complex()
             for part in itertools.chain(module.parameters(), module.buffers())
@@ -201,6 +202,10 @@ class TorchModel(SourceModel):
         except Exception as error:
             raise explain.capture_error(error, flat.source) from error
 
+    def telling_sizes(self) -> Mapping[str, tuple[int, ...]]:
+        """Sizes that Python code of the model compares with, which torch.export decides once and for all."""
+        return self._compared
+
     def _check_dims(
         self, program: torch.export.ExportedProgram, log: explain.GuardLog, inputs: Sequence[TensorSpec]
     ) -> None:
@@ -215,6 +220,7 @@ class TorchModel(SourceModel):
             for size, dim in zip(shape, spec.shape, strict=True):
                 if isinstance(dim, str):
                     self._check_dim(dim, str(size), symbols, log)
+        self._compared = {dim: log.compared_sizes(symbol) for symbol, dim in symbols.items()}
 
     def _check_dim(self, dim: str, symbol: str, symbols: dict[str, str], log: explain.GuardLog) -> None:
         if (
