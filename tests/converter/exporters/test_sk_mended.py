@@ -62,10 +62,19 @@ _FORESTS: dict[str, Callable[[], Any]] = {
     "forest-of-amounts": lambda: RandomForestRegressor(5, random_state=0),
     "boosting": lambda: GradientBoostingClassifier(n_estimators=5, random_state=0),
     "boosting-of-amounts": lambda: GradientBoostingRegressor(n_estimators=5, random_state=0),
-    "histogram": lambda: HistGradientBoostingRegressor(max_iter=5),
-    "adaptive": lambda: AdaBoostClassifier(DecisionTreeClassifier(max_depth=2), n_estimators=3),
-    "bagging": lambda: BaggingClassifier(DecisionTreeClassifier(), n_estimators=3, max_features=3),
-    "voting": lambda: VotingRegressor([("f", RandomForestRegressor(3)), ("b", GradientBoostingRegressor())]),
+    "histogram": lambda: HistGradientBoostingRegressor(max_iter=5, random_state=0),
+    "adaptive": lambda: AdaBoostClassifier(
+        DecisionTreeClassifier(max_depth=2, random_state=0), n_estimators=3, random_state=0
+    ),
+    "bagging": lambda: BaggingClassifier(
+        DecisionTreeClassifier(random_state=3), n_estimators=3, max_features=3, random_state=3
+    ),
+    "voting": lambda: VotingRegressor(
+        [
+            ("f", RandomForestRegressor(3, random_state=0)),
+            ("b", GradientBoostingRegressor(n_estimators=5, random_state=0)),
+        ]
+    ),
 }
 
 
@@ -235,6 +244,6 @@ def test_a_binarizer_is_zero_at_its_threshold(form: str, tmp_path: Path) -> None
 
 
 def test_a_pipeline_of_float64_promises_no_more_than_trees_give(tmp_path: Path) -> None:
-    model = make_pipeline(StandardScaler(), RandomForestClassifier(5)).fit(_X, _Y)
+    model = make_pipeline(StandardScaler(), RandomForestClassifier(5, random_state=0)).fit(_X, _Y)
     bundle = _prove(model, tmp_path, inputs="x:float64[batch,4]")
     assert str(bundle.signature.outputs[1]) == "probabilities: float32[batch, 3]"
