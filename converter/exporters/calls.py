@@ -8,6 +8,7 @@ each framework says itself.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from paritygate.converter.errors import ExportError
 from paritygate.converter.types import TensorSpec
 
 T = TypeVar("T")
+
+_ALIKE = 0.75
+"""How alike two names are, of 1, when one is taken for the other mistyped."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,21 @@ class Parameters:
         """Whether all keys are names that go in by keyword."""
         return all(isinstance(key, str) and (self._var_keyword or key in self.keywords) for key in given)
 
+    def misnamed(self, given: Sequence[Any]) -> str | None:
+        """What is wrong with names that would go in by position, in a sentence; None if they are clearly new ones.
+
+        Some names that are parameters beside others that are none, or a name like that of a parameter elsewhere,
+        are mistyped: by position they would change places in silence.
+        """
+        own = [key for key in given if key in self.keywords]
+        for index, key in enumerate(map(str, given)):
+            near = difflib.get_close_matches(key, self.keywords, n=1, cutoff=_ALIKE)
+            elsewhere = bool(near) and self.positional[index : index + 1] != near
+            if (own and key not in self.keywords) or (elsewhere and not own):
+                meant = f", and none {key!r}: is {near[0]!r} meant?" if near else f", and none {key!r}."
+                return f"takes {self.keywords}{meant}"
+        return None
+
     def name(self, index: int) -> str:
         """What the argument at a position is called."""
         if index < len(self.positional):
@@ -140,11 +159,16 @@ class CallPlanner(Generic[T]):
         return plans
 
     def declared(self, specs: Sequence[TensorSpec]) -> CallPlan[T]:
-        """Plan a call from declared inputs: by keyword where all names are parameters, else in order."""
+        """Plan a call from declared inputs: by keyword where all names are parameters, else in order.
+
+        Raises:
+            ExportError: If a name seems to be a mistyped parameter.
+        """
         plan: CallPlan[T] = CallPlan(names=[spec.name for spec in specs])
         if self.parameters.take_keywords(dict.fromkeys(plan.names)):
             plan.kwargs = {name: Leaf(index) for index, name in enumerate(plan.names)}
         else:
+            self._refuse_misnamed(plan.names)
             plan.args = [Leaf(index) for index in range(len(specs))]
         return plan
 
@@ -155,11 +179,15 @@ class CallPlanner(Generic[T]):
             plan.kwargs = {str(key): self._take(plan, str(key), value) for key, value in example.items()}
             return [plan]
         plans = []
-        if parameters.required <= len(example) and (
+        dict_alone = parameters.required <= 1 and bool(parameters.positional)
+        if not dict_alone:
+            self._refuse_misnamed(list(example))
+        fits = parameters.required <= len(example) and (
             parameters.take_more or len(example) <= len(parameters.positional)
-        ):
+        )
+        if fits and parameters.misnamed(list(example)) is None:
             plans.append(self._positional({str(key): value for key, value in example.items()}))
-        if parameters.required <= 1 and parameters.positional:
+        if dict_alone:
             whole: CallPlan[T] = CallPlan()
             whole.args = [self._take(whole, "", example)]
             plans.append(whole)
@@ -169,6 +197,14 @@ class CallPlanner(Generic[T]):
                 f"use those names, or give a tuple in that order."
             )
         return plans
+
+    def _refuse_misnamed(self, names: Sequence[Any]) -> None:
+        fault = self.parameters.misnamed(names)
+        if fault is not None:
+            raise ExportError(
+                f"the example has the inputs {list(names)}, but {self.called} {fault} Use its names, or give the "
+                "inputs in order, all under names of your own or as a tuple."
+            )
 
     def _positional(self, values: Mapping[str, Any]) -> CallPlan[T]:
         plan: CallPlan[T] = CallPlan()
