@@ -59,6 +59,7 @@ from paritygate.converter.exporters.probing import (
     capture,
     check_repeatable,
     check_unchanged,
+    holds_nan,
     one_line,
     output_specs,
     sample_figures,
@@ -340,7 +341,7 @@ class Exporter(abc.ABC):
                 own_inputs=binding.own_names,
                 outputs=list(answer),
             )
-            notes += nan_notes(graph)
+            unasked = nan_notes(graph)
             save_structure(graph, path)
         with stage("probes"):
             check_unchanged(source, binding, answer)
@@ -356,6 +357,7 @@ class Exporter(abc.ABC):
         with stage("probes"):
             said = capture(source, binding, config, dtypes)
             outputs = output_specs(values, said)
+            notes += [] if holds_nan(said.probes) else unasked
         with stage("graph"):
             declare_outputs(path, outputs)
         return self._sealed(model, binding, Signature(binding.inputs, outputs), said, notes, path, config)

@@ -198,6 +198,12 @@ def _unasked(probes: Sequence[Probe], told: Mapping[str, tuple[int, int]]) -> li
     return notes
 
 
+def holds_nan(probes: Sequence[Probe]) -> bool:
+    """Whether a NaN among the inputs is asked."""
+    floats = (array for probe in probes for array in probe.inputs.values() if array.dtype.kind == "f")
+    return any(bool(np.isnan(array).any()) for array in floats)
+
+
 BASE_CASE = "base"
 WIDE_CASE = "extreme:wide"
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import defs
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.aionnxml import op_tree_ensemble_classifier, op_tree_ensemble_regressor
 
 from paritygate.converter.types import Array
 
@@ -109,10 +110,52 @@ class BatchNormalization(OpRun):
         return tuple(np.asarray(array).astype(x.dtype) for array in (y, *rest)[: len(self.onnx_node.output)])
 
 
+class TreeEnsembleRegressor(op_tree_ensemble_regressor.TreeEnsembleRegressor):
+    """Sums over trees whose numbers may stand in tensors, which is how those in double are written.
+
+    The evaluator does not look into the tensors, and gives a double for a double. Source:
+    onnx/docs/Operators-ml.md, TreeEnsembleRegressor: `nodes_values_as_tensor` and its kin, output `Y` of float.
+    """
+
+    op_domain = "ai.onnx.ml"
+
+    def _run(self, x: Array, **given: Any) -> tuple[Array]:  # type: ignore[override]  # names are the file's
+        (sums,) = super()._run(x, **_out_of_tensors(given))  # type: ignore[no-untyped-call]
+        return (sums.astype(np.float32),)
+
+
+class TreeEnsembleClassifier(op_tree_ensemble_classifier.TreeEnsembleClassifier):
+    """Votes of trees whose numbers may stand in tensors. Source: as `TreeEnsembleRegressor`."""
+
+    op_domain = "ai.onnx.ml"
+
+    def _run(self, x: Array, **given: Any) -> Any:  # type: ignore[override]  # names are the file's
+        return super()._run(x, **_out_of_tensors(given))  # type: ignore[no-untyped-call]
+
+
+def _out_of_tensors(given: dict[str, Any]) -> dict[str, Any]:
+    """Attributes without `_as_tensor`, those in tensors under their plain names."""
+    plain = {name: value for name, value in given.items() if not name.endswith("_as_tensor")}
+    tensors = {
+        name.removesuffix("_as_tensor"): value
+        for name, value in given.items()
+        if name.endswith("_as_tensor") and value is not None
+    }
+    return plain | tensors | dict.fromkeys(name for name in given if name.endswith("_as_tensor"))
+
+
 def _normalised(x: Array, scale: Array, bias: Array, mean: Array, var: Array, epsilon: float) -> Array:
     by_channel = (1, -1, *(1,) * (x.ndim - 2))
     s, b, m, v = (array.reshape(by_channel) for array in (scale, bias, mean, var))
     return np.asarray(s * (x - m) / np.sqrt(v + np.asarray(epsilon, v.dtype)) + b).astype(x.dtype)
 
 
-CORRECTIONS: list[type[OpRun]] = [Softmax, LogSoftmax, Hardmax, GlobalMaxPool, BatchNormalization]
+CORRECTIONS: list[type[OpRun]] = [
+    Softmax,
+    LogSoftmax,
+    Hardmax,
+    GlobalMaxPool,
+    BatchNormalization,
+    TreeEnsembleRegressor,
+    TreeEnsembleClassifier,
+]

@@ -697,3 +697,18 @@ def test_operators_of_the_standard_are_answered_as_the_standard_says() -> None:
             if not np.allclose(*wide, rtol=1e-3, atol=1e-5, equal_nan=True):
                 wrong.append(case.name)
     assert wrong == []
+
+
+@pytest.mark.parametrize("kind", ["forest", "histogram"])
+def test_file_of_trees_in_double_is_proven(kind: str, tmp_path: Path) -> None:
+    from sklearn.datasets import load_iris
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+
+    kinds = {
+        "forest": lambda: RandomForestClassifier(3, random_state=0),
+        "histogram": lambda: HistGradientBoostingClassifier(max_iter=3, random_state=0),
+    }
+    model = kinds[kind]().fit(*load_iris(return_X_y=True))
+    first = export_model(model, tmp_path / "first", name="trees")
+    assert "NaN was not asked" not in " ".join(first.manifest["notes"])  # both take it for a missing value
+    _proven(tmp_path / "first" / "model.onnx", tmp_path)
