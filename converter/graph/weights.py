@@ -11,17 +11,17 @@ import math
 import mmap
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from paritygate.converter._atomic import CHUNK_BYTES
 from paritygate.converter.errors import ModelInvalid
 from paritygate.converter.graph.external import ALIGNMENT_BYTES, Sink, extent, place_of, point_to
-from paritygate.converter.graph.inspect import is_external, parse_model
+from paritygate.converter.graph.inspect import is_external, parse_model, tensors
 from paritygate.converter.graph.wire import (
     Content,
     Extent,
@@ -44,9 +44,24 @@ SMALLEST_APART_BYTES = 1024
 MAX_MESSAGE_BYTES = 2**31 - 1
 """No protobuf message is larger. Source: protobuf's encoding guide."""
 
-_GRAPH = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
-_INITIALIZER = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
-_RAW_DATA = onnx.TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
+_Route = Mapping[int, "_Route | None"]
+
+
+def _number(message: type[Message], field: str) -> int:
+    return int(message.DESCRIPTOR.fields_by_name[field].number)
+
+
+_TO_TENSORS: _Route = {
+    _number(onnx.ModelProto, "graph"): {
+        _number(onnx.GraphProto, "initializer"): None,
+        _number(onnx.GraphProto, "node"): {
+            _number(onnx.NodeProto, "attribute"): {_number(onnx.AttributeProto, "t"): None},
+        },
+    },
+}
+"""By which fields a model leads to weights: initializers, and what Constant nodes of the main graph hold."""
+
+_RAW_DATA = _number(onnx.TensorProto, "raw_data")
 _OTHER_DATA = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
@@ -67,7 +82,7 @@ def detach_weights(path: Path) -> onnx.ModelProto:
     if aside.exists():
         return parse_model(path.read_bytes())
     model = read_apart(path, aside.name)
-    if any(_lies_in(tensor, aside.name) for tensor in model.graph.initializer):
+    if any(_lies_in(tensor, aside.name) for tensor in tensors(model)):
         path.rename(aside)
     return model
 
@@ -146,7 +161,7 @@ def save_apart(model: onnx.ModelProto, weights: Path, path: Path, threshold_byte
         path: The model's own file.
         threshold_bytes: Weights larger than this in sum stay beside the model in the end.
     """
-    large = [tensor for tensor in model.graph.initializer if _lies_in(tensor, weights.name)]
+    large = [tensor for tensor in tensors(model) if _lies_in(tensor, weights.name)]
     inside = [tensor for tensor in model.graph.initializer if tensor.HasField("raw_data")]
     extents = [(tensor, *extent(tensor, weights.stat().st_size)) for tensor in large]
     apart = sum(size for *_, size in extents) + sum(len(t.raw_data) for t in inside) > threshold_bytes
@@ -186,34 +201,41 @@ def _lies_in(tensor: onnx.TensorProto, location: str) -> bool:
 def _without_weights(content: Content, location: str) -> bytes | None:
     """A model whose large weights are pointed to; None if it has none, or is no message at all."""
     try:
-        found = dict(_large_weights(content, location))
-        if not found:
-            return None
-
-        def pointed(graph: Field) -> list[Piece]:
-            return rewritten(
-                content, graph.start, graph.end, _INITIALIZER, lambda field: found.get(field.begin)
-            )
-
-        pieces = rewritten(content, 0, len(content), _GRAPH, pointed)
+        pieces = _over_tensors(
+            content,
+            0,
+            len(content),
+            _TO_TENSORS,
+            lambda tensor: _pointing(content, tensor, location),
+            LARGE_BYTES,
+        )
     except (MalformedMessage, DecodeError):
         return None
-    return b"".join(piece for piece in pieces if not isinstance(piece, Extent))
+    return b"".join(piece for piece in pieces if not isinstance(piece, Extent)) if pieces else None
 
 
-def _large_weights(content: Content, location: str) -> Iterator[tuple[int, list[Piece]]]:
-    """Where the field of a large weight begins, and its message as it points to the data."""
-    for graph in fields(content, 0, len(content)):
-        if graph.number != _GRAPH or not graph.has_length:
-            continue
-        for field in fields(content, graph.start, graph.end):
-            if field.number == _INITIALIZER and field.end - field.start > LARGE_BYTES:
-                message = _pointing(content, field, location)
-                if message is not None:
-                    yield field.begin, [message]
+def _over_tensors(
+    content: Content,
+    start: int,
+    end: int,
+    route: _Route,
+    rewrite: Callable[[Field], Sequence[Piece] | None],
+    larger_than: int = 0,
+) -> list[Piece] | None:
+    """A message in which tensors on the route are rewritten, if they are larger than so many bytes."""
+
+    def inner(field: Field) -> Sequence[Piece] | None:
+        if field.number not in route or field.end - field.start <= larger_than:
+            return None
+        further = route[field.number]
+        if further is None:
+            return rewrite(field)
+        return _over_tensors(content, field.start, field.end, further, rewrite, larger_than)
+
+    return rewritten(content, start, end, inner)
 
 
-def _pointing(content: Content, field: Field, location: str) -> bytes | None:
+def _pointing(content: Content, field: Field, location: str) -> list[Piece] | None:
     """A weight without its data; None if these are not plain bytes of the size that its dims say."""
     data = [each for each in fields(content, field.start, field.end) if each.number == _RAW_DATA]
     if len(data) != 1 or not data[0].has_length:
@@ -226,8 +248,7 @@ def _pointing(content: Content, field: Field, location: str) -> bytes | None:
     if not _fits(tensor, length):
         return None
     point_to(tensor, location, raw.start, length)
-    message: bytes = tensor.SerializeToString(deterministic=True)
-    return message
+    return [tensor.SerializeToString(deterministic=True)]
 
 
 def _fits(tensor: onnx.TensorProto, length: int) -> bool:
@@ -261,7 +282,4 @@ def _with_weights(structure: bytes, location: str, size: int) -> list[Piece]:
         cut = next(later, len(plain))  # protobuf writes fields in the order of their numbers
         return [plain[:cut], head(_RAW_DATA, length), Extent(offset, length), plain[cut:]]
 
-    def graph(field: Field) -> list[Piece]:
-        return rewritten(structure, field.start, field.end, _INITIALIZER, whole)
-
-    return rewritten(structure, 0, len(structure), _GRAPH, graph)
+    return _over_tensors(structure, 0, len(structure), _TO_TENSORS, whole) or [structure]

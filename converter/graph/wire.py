@@ -77,20 +77,15 @@ def fields(content: Content, start: int, end: int) -> Iterator[Field]:
 
 
 def rewritten(
-    content: Content,
-    start: int,
-    end: int,
-    number: int,
-    rewrite: Callable[[Field], Sequence[Piece] | None],
-) -> list[Piece]:
-    """The message from `start` to `end`, in which fields of one number have another value.
+    content: Content, start: int, end: int, rewrite: Callable[[Field], Sequence[Piece] | None]
+) -> list[Piece] | None:
+    """The message from `start` to `end`, in which some fields have another value; None if none has.
 
     Args:
         content: The bytes in which the message lies.
         start: Where it begins.
         end: Where it ends.
-        number: Which fields to give to `rewrite`; they are of a kind with a length.
-        rewrite: Gives the new value of a field, or None to leave it as it is.
+        rewrite: Gives the new value of a field that has a length, or None to leave it as it is.
 
     Raises:
         MalformedMessage: If this is no message.
@@ -98,11 +93,11 @@ def rewritten(
     pieces: list[Piece] = []
     position = start
     for field in fields(content, start, end):
-        value = rewrite(field) if field.number == number and field.has_length else None
+        value = rewrite(field) if field.has_length else None
         if value is not None:
-            pieces += [content[position : field.begin], head(number, size_of(value)), *value]
+            pieces += [content[position : field.begin], head(field.number, size_of(value)), *value]
             position = field.end
-    return [*pieces, content[position:end]]
+    return [*pieces, content[position:end]] if pieces else None
 
 
 def head(number: int, length: int) -> bytes:

@@ -8,13 +8,15 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from paritygate.converter.errors import ExportError, UnsupportedOperator
+from paritygate.converter.errors import ExportError, ModelInvalid, UnsupportedOperator
 from paritygate.converter.exporters._paddle.programs import Operation, operations
+from paritygate.converter.graph.weights import read_apart
 
 OLDEST_OPSET, NEWEST_OPSET = 13, 21
 """paddle2onnx 2.1.0 writes 7 to 21 and ends the process for others; older than 13 no exporter here writes."""
@@ -53,8 +55,21 @@ def check_opset(opset: int) -> None:
         )
 
 
-def convert_program(program: Path, parameters: Path | None, opset: int) -> onnx.ModelProto:
-    """The ONNX form of a program in paddle's JSON form, its weights as initializers.
+@dataclass(frozen=True)
+class Converted:
+    """What became of a program.
+
+    Attributes:
+        model: The model, its weights as initializers; large ones point to where they lie in `weights`.
+        weights: The file that paddle2onnx wrote.
+    """
+
+    model: onnx.ModelProto
+    weights: Path
+
+
+def convert_program(program: Path, parameters: Path | None, opset: int) -> Converted:
+    """The ONNX form of a program in paddle's JSON form.
 
     Args:
         program: The `.json` file; a copy with what paddle2onnx cannot read rewritten is put beside it.
@@ -75,14 +90,20 @@ def convert_program(program: Path, parameters: Path | None, opset: int) -> onnx.
     readable = program.with_name("readable.json")
     readable.write_text(json.dumps(_as_paddle2onnx_reads(document)), "utf-8")
     written = _in_a_process(readable, parameters, opset, operations(document))
-    model = onnx.load(written)
-    written.unlink()
-    if not model.graph.node or not model.graph.output:
-        raise ExportError(
-            "paddle2onnx wrote an empty graph; it could not read the program or its parameters."
-        )
+    model = _read(written)
     _lift_constants(model.graph)
     _concatenate_lists(model)
+    return Converted(model, written)
+
+
+def _read(written: Path) -> onnx.ModelProto:
+    empty = "paddle2onnx wrote an empty graph; it could not read the program or its parameters."
+    try:
+        model = read_apart(written, written.name)
+    except ModelInvalid as error:
+        raise ExportError(empty) from error
+    if not model.graph.node:
+        raise ExportError(empty)
     return model
 
 

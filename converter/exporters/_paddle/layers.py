@@ -123,13 +123,13 @@ class LayerModel(SourceModel):
                 raise ExportError(f"paddle cannot trace the layer: {_telling_line(error)}") from error
         parameters = prefix.with_suffix(".pdiparams")
         try:
-            model = convert_program(
+            converted = convert_program(
                 prefix.with_suffix(".json"), parameters if parameters.exists() else None, request.opset
             )
         except UnsupportedOperator as error:
             raise self._located(error, request.example) from error
-        rename_values(model.graph, self._weight_names())
-        write_model(model, request)
+        rename_values(converted.model.graph, self._weight_names())
+        write_model(converted, request)
 
     def _weight_names(self) -> dict[str, str]:
         """Paddle numbers weights anew for every layer that a process makes; their places in the layer stay."""
