@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from paritygate.train_hooks.errors import CoreUnavailable, ExportFailed, HookError, PublishFailed
 from paritygate.train_hooks.hooks import find_hook
-from paritygate.train_hooks.hooks.ranks import ALONE, rank_from_tf_config, rank_from_torch
+from paritygate.train_hooks.hooks.ranks import rank_of_job
 from paritygate.train_hooks.types import CoreEnvironment, HookResult
 
 if TYPE_CHECKING:
@@ -47,7 +47,11 @@ if "paritygate.cli" not in missing:
 print(json.dumps({"missing": missing, "version": version}))
 """
 
-_JOB_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
+_JOB_VARIABLES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
+    "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_CURRENT_ENDPOINT",
+    "MS_NODE_ID", "MS_WORKER_NUM", "MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT",
+)  # fmt: skip
 _PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONEXECUTABLE")
 
 
@@ -61,8 +65,7 @@ def begin() -> CoreEnvironment | None:
         CoreUnavailable: If there is none.
         RankUnclear: If the environment does not say which rank this is.
     """
-    rank = rank_from_torch(os.environ) or rank_from_tf_config(os.environ) or ALONE
-    return check_core_environment() if rank.is_first else None
+    return check_core_environment() if rank_of_job(os.environ).is_first else None
 
 
 def after_training(
@@ -82,7 +85,8 @@ def after_training(
     """Export a trained model, prove it, and publish it; to be called once, on every rank.
 
     Args:
-        model: A torch module or Keras model, with whatever DDP or torch.compile put around it.
+        model: A trained model of any framework in `HOOKS`, with whatever DDP, torch.compile and the like put
+            around it.
         example_inputs: One array, a tuple, or a dict of arrays by name, with a batch dimension.
         name: Model name; None takes `export.name` of the job file.
         repository: Model repository to publish into; None takes `export.repository` of the job file, and where

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from paritygate.train_hooks.errors import ModelRefused, RankUnclear
+from paritygate.train_hooks.errors import ModelRefused
 from paritygate.train_hooks.hooks.base import Hook
-from paritygate.train_hooks.hooks.ranks import ALONE, rank_from_torch
+from paritygate.train_hooks.hooks.ranks import ALONE, rank_from_msrun, rank_from_torch
 from paritygate.train_hooks.types import Rank
 
 _WRAPPERS = ("TrainOneStepCell", "TrainOneStepWithLossScaleCell", "WithLossCell", "WithEvalCell")
@@ -28,7 +27,7 @@ class MindSporeHook(Hook):
 
     def rank(self) -> Rank:
         """The rank in the process group if there is one, else what `msrun` left in the environment."""
-        return _rank_of_group() or _rank_of_msrun(os.environ) or rank_from_torch(os.environ) or ALONE
+        return _rank_of_group() or rank_from_msrun(os.environ) or rank_from_torch(os.environ) or ALONE
 
     def unwrap(self, model: Any) -> Any:
         """The network inside every wrapper, however they are stacked."""
@@ -60,20 +59,3 @@ def _rank_of_group() -> Rank | None:
     if communication is None or not communication.GlobalComm.INITED:
         return None
     return Rank(communication.get_rank(), communication.get_group_size())
-
-
-def _rank_of_msrun(environ: Mapping[str, str]) -> Rank | None:
-    """What `msrun` has set for a worker; None where it has not.
-
-    Raises:
-        RankUnclear: If it is no rank of a world.
-    """
-    rank, world_size = environ.get("MS_NODE_ID"), environ.get("MS_WORKER_NUM")
-    if not rank or not world_size:
-        return None
-    if not (rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size)):
-        raise RankUnclear(
-            f"MS_NODE_ID={rank!r} and MS_WORKER_NUM={world_size!r} do not name a rank; expected 0 <= MS_NODE_ID < "
-            "MS_WORKER_NUM. Start the script with msrun or paritygate launch, or unset both."
-        )
-    return Rank(int(rank), int(world_size))

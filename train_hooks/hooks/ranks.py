@@ -12,6 +12,16 @@ from paritygate.train_hooks.types import Rank
 ALONE = Rank(0, 1)
 
 
+def rank_of_job(environ: Mapping[str, str]) -> Rank:
+    """The rank by any starter's variables, for code that knows no framework; `ALONE` where none are set.
+
+    Raises:
+        RankUnclear: If a starter's variables name no rank.
+    """
+    readers = (rank_from_torch, rank_from_tf_config, rank_from_paddle, rank_from_msrun)
+    return next((rank for rank in (read(environ) for read in readers) if rank is not None), ALONE)
+
+
 def rank_from_torch(environ: Mapping[str, str]) -> Rank | None:
     """The rank that torchrun, or any starter with its contract, has set; None where RANK is not set.
 
@@ -43,6 +53,23 @@ def rank_from_paddle(environ: Mapping[str, str]) -> Rank | None:
             f"PADDLE_TRAINER_ID={rank!r} and PADDLE_TRAINERS_NUM={world_size!r} do not name a rank; expected "
             "0 <= PADDLE_TRAINER_ID < PADDLE_TRAINERS_NUM. Start the script with python -m "
             "paddle.distributed.launch, or unset both."
+        )
+    return Rank(int(rank), int(world_size))
+
+
+def rank_from_msrun(environ: Mapping[str, str]) -> Rank | None:
+    """What `msrun` has set for a worker; None where it has not.
+
+    Raises:
+        RankUnclear: If it is no rank of a world.
+    """
+    rank, world_size = environ.get("MS_NODE_ID"), environ.get("MS_WORKER_NUM")
+    if not rank or not world_size:
+        return None
+    if not (rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size)):
+        raise RankUnclear(
+            f"MS_NODE_ID={rank!r} and MS_WORKER_NUM={world_size!r} do not name a rank; expected 0 <= MS_NODE_ID < "
+            "MS_WORKER_NUM. Start the script with msrun or paritygate launch, or unset both."
         )
     return Rank(int(rank), int(world_size))
 

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from paritygate.train_hooks.errors import RankUnclear
-from paritygate.train_hooks.hooks.ranks import rank_from_paddle, rank_from_tf_config, rank_from_torch
+from paritygate.train_hooks.hooks.ranks import (
+    rank_from_paddle,
+    rank_from_tf_config,
+    rank_from_torch,
+    rank_of_job,
+)
 from paritygate.train_hooks.types import Rank
 
 
@@ -126,3 +131,27 @@ def test_no_cluster_is_no_rank() -> None:
 def test_a_tf_config_that_names_no_task_is_refused(text: str) -> None:
     with pytest.raises(RankUnclear, match="is not a cluster with a task in it; expected"):
         rank_from_tf_config({"TF_CONFIG": text})
+
+
+_SECOND_WORKER = json.dumps({"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}})
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        ({}, Rank(0, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Rank(1, 2)),
+        ({"PADDLE_TRAINER_ID": "3", "PADDLE_TRAINERS_NUM": "4"}, Rank(3, 4)),
+        ({"MS_NODE_ID": "1", "MS_WORKER_NUM": "2"}, Rank(1, 2)),
+        ({"TF_CONFIG": _SECOND_WORKER}, Rank(1, 2)),
+    ],
+    ids=["alone", "torch", "paddle", "msrun", "tensorflow"],
+)
+def test_the_rank_of_any_starter_is_read(environ: dict[str, str], rank: Rank) -> None:
+    assert rank_of_job(environ) == rank
+
+
+@pytest.mark.parametrize("environ", [{"PADDLE_TRAINER_ID": "x"}, {"MS_NODE_ID": "2", "MS_WORKER_NUM": "2"}])
+def test_a_starters_variables_that_are_no_rank_are_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(RankUnclear, match="do not name a rank"):
+        rank_of_job(environ)
