@@ -268,10 +268,46 @@ def _first(error: BaseException) -> str:
 
 # --- into a model -------------------------------------------------------------------------------------------
 
-_TRAINING = re.compile(
-    r"opt|step|rng|key|count|epoch|ema|averag|metric|tx|dropout|loss|scaler", re.IGNORECASE
-)
-"""Entries beside the weights that training keeps and a model does not need."""
+_STATE_OF_TRAINING = {
+    "opt", "optimizer", "optim", "tx", "ema", "averaged", "average", "averages", "avg", "metric", "metrics",
+    "loss", "scaler", "rng", "rngs", "prng", "dropout",
+}  # fmt: skip
+_ITS_KIND = {
+    "state",
+    "states",
+    "params",
+    "variables",
+    "batch",
+    "stats",
+    "scale",
+    "shadow",
+    "model",
+    "key",
+    "keys",
+}
+_COUNTERS = {
+    "step",
+    "steps",
+    "epoch",
+    "epochs",
+    "count",
+    "counter",
+    "iteration",
+    "key",
+    "global",
+    "num",
+    "train",
+}
+
+
+def _is_training(name: Name) -> bool:
+    """Whether an entry is what training keeps beside the weights: `opt_state`, `ema_params`, a lone `step`.
+
+    Every word of its name has to say so: `step_embed` and `opt_head` are layers.
+    """
+    words = set(name[0].lower().split("_"))
+    state = bool(words & _STATE_OF_TRAINING) and words <= _STATE_OF_TRAINING | _ITS_KIND
+    return state or (len(name) == 1 and words <= _COUNTERS)
 
 
 def take(
@@ -297,7 +333,7 @@ def take(
     found, selection, notes = _selected(checkpoint, wanted, entry)
     tops = {name[0] for name in wanted}
     extra = [name for name in found if name not in wanted]
-    unexpected = [name for name in extra if name[0] in tops or not _TRAINING.search(name[0])]
+    unexpected = [name for name in extra if name[0] in tops or not _is_training(name)]
     opened = {name: found[name]() for name in wanted if name in found}
     shapes = {_shown(name): value.shape for name, value in opened.items()}
     types = [
@@ -347,7 +383,7 @@ def _selected(
         name[:depth] for name in checkpoint.entries for depth in range(min(len(name), _MAX_PREFIX_DEPTH))
     }
     plain = sorted(
-        (p for p in prefixes if not any(_TRAINING.search(part) for part in p)), key=lambda p: (len(p), p)
+        (p for p in prefixes if not any(_is_training((part,)) for part in p)), key=lambda p: (len(p), p)
     )
     for prefix in _likely(plain, checkpoint.entries, wanted):
         inside = _best(_below(checkpoint.entries, prefix), wanted)

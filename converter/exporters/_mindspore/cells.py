@@ -18,11 +18,14 @@ def inference_copy(cell: Any) -> Any:
     """A copy of a cell in evaluation mode down to the last one; shares no weight with the original.
 
     Raises:
-        ExportError: If weights are not initialised or sliced over devices, or the cell cannot be copied.
+        ExportError: If weights have no values yet or are sliced over devices, or the cell cannot be copied.
     """
     for name, parameter in cell.parameters_and_names():
-        if parameter.has_init:
-            parameter.init_data()
+        if parameter.has_init:  # values drawn now would be neither the user's nor anybody's
+            raise ExportError(
+                f"weight {name!r} has no value yet; train the cell, load a checkpoint into it, or call its "
+                "init_parameters_data() first."
+            )
         if getattr(parameter, "sliced", False):
             raise ExportError(
                 f"weight {name!r} is sliced over devices; gather it (ms.save_checkpoint with "
