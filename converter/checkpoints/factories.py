@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import inspect
 import re
 import sys
 import traceback
@@ -104,10 +105,26 @@ def _is_factory_function(target: Any) -> bool:
 
 
 def _call(target: Any, module: ModuleType, factory: str) -> Any:
+    needed = _needed(target)
+    if needed:
+        raise FactoryError(
+            f"{factory} needs {', '.join(needed)}, and a factory is called without arguments. Name a function "
+            "that gives the model; where this one is the model, write one that returns it."
+        )
     try:
         return target()
     except (Exception, SystemExit) as error:
         raise _raised(f"factory {factory}", error, module) from error
+
+
+def _needed(target: Any) -> list[str]:
+    """Parameters without a default, as far as the signature is told."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
 
 
 def _raised(what: str, error: BaseException, module: ModuleType | None) -> FactoryError:

@@ -6,6 +6,8 @@ import importlib.util
 from pathlib import Path
 
 from paritygate.converter.bundle import Bundle
+from paritygate.converter.checkpoints.factories import is_factory
+from paritygate.converter.checkpoints.files import existing_file
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments.isolated import export_isolated
 from paritygate.converter.environments.progress import OnStep
@@ -62,6 +64,10 @@ def export_source(
             if isolated is False or spec is None or missing.module not in spec.modules:
                 raise
             why = f"{missing.module} is not installed here"
+    if (
+        not is_factory(source) and not Path(f"{source}.index").exists()
+    ):  # the prefix of a TensorFlow checkpoint
+        _refuse_missing(Path(source))
     exporter.refuse_early(source, config)
     if on_event is not None and why is not None and isolated is None:
         on_event(Event("progress", f"{why}: exporting in its own environment"))
@@ -82,6 +88,11 @@ def _export_where_it_is(
         raise missing
     request = ExportRequest(source, config, exporter=None)
     return export_isolated(missing.exporter, request, Path(directory), on_event, on_step=on_step)
+
+
+def _refuse_missing(path: Path) -> None:
+    if not path.is_dir():
+        existing_file(path)
 
 
 def _environment_of(exporter: str) -> EnvironmentSpec | None:

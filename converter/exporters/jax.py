@@ -39,6 +39,11 @@ class JaxExporter(Exporter):
         version = importlib.metadata.version
         return Versions("jax", version("jax"), "jax2onnx", version("jax2onnx"))
 
+    def refuse_early(self, source: Any, config: ExportConfig) -> None:
+        """See `Exporter.refuse_early`: a checkpoint without the code that builds its network."""
+        if isinstance(source, str | Path) and Path(source).exists():
+            _require_factory(Path(source), config)
+
     @contextlib.contextmanager
     def open_source(self, source: Any, config: ExportConfig) -> Iterator[SourceModel]:
         """See `Exporter.open_source`; a module's state is copied and never written."""
@@ -73,12 +78,17 @@ def _open(source: Any, config: ExportConfig) -> SourceModel:
     return JaxModel(open_callee(source), config.inputs)
 
 
-def _from_checkpoint(path: Path, config: ExportConfig) -> SourceModel:
+def _require_factory(path: Path, config: ExportConfig) -> str:
     if config.factory is None:
         raise SourceError(
             f"{path} holds weights only; name the code that builds the network for them: "
             f"factory='module:function' (--factory)."
         )
+    return config.factory
+
+
+def _from_checkpoint(path: Path, config: ExportConfig) -> SourceModel:
+    factory = _require_factory(path, config)
     _require("flax")
     from paritygate.converter.checkpoints import flax as files
     from paritygate.converter.exporters._jax.fitting import fit
@@ -86,7 +96,7 @@ def _from_checkpoint(path: Path, config: ExportConfig) -> SourceModel:
     from paritygate.converter.exporters._jax.sources import open_callee
 
     checkpoint = files.read(path)
-    model, inputs, weights, notes = fit(build(config.factory), checkpoint, config)
+    model, inputs, weights, notes = fit(build(factory), checkpoint, config)
     return JaxModel(open_callee(model), inputs, weights=weights, notes=notes)
 
 

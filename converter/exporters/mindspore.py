@@ -42,6 +42,12 @@ class MindSporeExporter(Exporter):
         version = importlib.metadata.version("mindspore")
         return Versions("mindspore", version, TRANSLATOR, f"2 (onnx {importlib.metadata.version('onnx')})")
 
+    def refuse_early(self, source: Any, config: ExportConfig) -> None:
+        """See `Exporter.refuse_early`: a checkpoint without the code that builds its network."""
+        path = Path(source) if isinstance(source, str | Path) else None
+        if path is not None and path.exists() and not _is_program(path):
+            _require_factory(path, config)
+
     @contextlib.contextmanager
     def open_source(self, source: Any, config: ExportConfig) -> Iterator[SourceModel]:
         """See `Exporter.open_source`; the user's cell is copied and never worked on."""
@@ -90,9 +96,21 @@ def _build_cell(factory: str) -> tuple[Any, Any]:
     return built.model, built.example
 
 
+def _is_program(path: Path) -> bool:
+    return look_at(path) is Form.MINDIR or path.suffix == ".mindir"
+
+
+def _require_factory(path: Path, config: ExportConfig) -> str:
+    if config.factory is None:
+        raise SourceError(
+            f"{path} holds weights only; name the code that builds the network for them: "
+            f"factory='module:function' (--factory)."
+        )
+    return config.factory
+
+
 def _from_file(path: Path, config: ExportConfig) -> SourceModel:
-    form = look_at(path)
-    if form is Form.MINDIR or path.suffix == ".mindir":
+    if _is_program(path):
         from paritygate.converter.exporters._mindspore import files
 
         return files.open_mindir(path, config)
@@ -102,14 +120,10 @@ def _from_file(path: Path, config: ExportConfig) -> SourceModel:
 def _from_checkpoint(path: Path, config: ExportConfig) -> SourceModel:
     from paritygate.converter.exporters._mindspore import checkpoints
 
-    if config.factory is None:
-        raise SourceError(
-            f"{path} holds weights only; name the code that builds the network for them: "
-            f"factory='module:function' (--factory)."
-        )
+    factory = _require_factory(path, config)
     weights = checkpoints.read_checkpoint(path)
-    cell, example = _build_cell(config.factory)
-    notes = checkpoints.load_into(cell, weights, path, config.factory, config.weights)
+    cell, example = _build_cell(factory)
+    notes = checkpoints.load_into(cell, weights, path, factory, config.weights)
     inputs = config.inputs if config.inputs is not None else example
     selection = "raw" if config.weights is None else f"entries under {config.weights}"
     return _from_cell(cell, inputs, Weights(selection, file_sha256(path)), notes)

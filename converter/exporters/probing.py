@@ -61,7 +61,7 @@ class NamedSource:
         answers = self._call(self.model.run_float64, binding, feeds)
         if answers is None:
             return None
-        named = self._named(answers, binding)
+        named = self._named(answers, binding, some=True)
         wide = {name: array for name, array in named.items() if is_floating(array)}
         narrow = next((name for name, array in wide.items() if array.dtype != np.float64), None)
         if narrow is not None:
@@ -76,16 +76,23 @@ class NamedSource:
         except Exception as error:
             raise SourceRejected(one_line(error)) from error
 
-    def _named(self, answers: Mapping[str, Array], binding: Binding) -> dict[str, Array]:
+    def _named(
+        self, answers: Mapping[str, Array], binding: Binding, *, some: bool = False
+    ) -> dict[str, Array]:
+        """Answers under the user's names; `some` takes fewer, as a double-precision form gives floats alone."""
         own = tuple(answers)
         self.own_outputs = self.own_outputs or own
-        if own != self.own_outputs:
+        if own != self.own_outputs and not (some and set(own) < set(self.own_outputs)):
             raise ExportError(
                 f"the source gave the outputs {list(own)}, before {list(self.own_outputs)}; "
                 f"a served model gives the same outputs each time."
             )
-        names = self._names(own, [spec.name for spec in binding.inputs])
-        return {name: as_answer(name, answers[key]) for name, key in zip(names, own, strict=True)}
+        names = self._names(self.own_outputs, [spec.name for spec in binding.inputs])
+        return {
+            name: as_answer(name, answers[key])
+            for name, key in zip(names, self.own_outputs, strict=True)
+            if key in answers
+        }
 
     def _names(self, own: Sequence[str], inputs: Sequence[str]) -> tuple[str, ...]:
         """The outputs' names; one of the source's own that an input has gives way: a graph cannot hold both."""

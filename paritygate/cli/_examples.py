@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from paritygate.converter.checkpoints.archives import open_zip
 from paritygate.converter.config import parse_input_spec
 from paritygate.converter.types import Array, DType, TensorSpec
 
@@ -32,11 +34,13 @@ def load_samples(path: Path) -> dict[str, Array]:
     if not path.is_file():
         raise BadArgument(f"--samples {path}: there is no such file. Give an .npz made by numpy.savez.")
     try:
+        open_zip(path).close()
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+    except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError, MemoryError) as error:
+        said = str(error).partition("\n")[0] or type(error).__name__
         raise BadArgument(
-            f"--samples {path}: not an .npz of plain arrays ({error}). Make it with numpy.savez(path, x=array)."
+            f"--samples {path}: not an .npz of plain arrays ({said}). Make it with numpy.savez(path, x=array)."
         ) from error
 
 

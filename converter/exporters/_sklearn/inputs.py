@@ -27,7 +27,8 @@ def undeclared_input(estimator: Any) -> tuple[str, DType, int]:
     if names and splits_columns(estimator):
         raise ExportError(
             f"{type(estimator).__name__} was fitted on the columns {names}, whose types it does not keep. Give an "
-            f"example (inputs=frame.head()), or words for each ('{names[0]}:float32[batch,1]', ...)."
+            f"example (inputs=frame.head(), --samples FILE.npz with an array for each), or words for each "
+            f"('{names[0]}:float32[batch,1]', --input, ...)."
         )
     width = getattr(estimator, "n_features_in_", None)
     if width is None:

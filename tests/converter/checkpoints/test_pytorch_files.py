@@ -38,6 +38,9 @@ def raises():
 def leaves():
     raise SystemExit(2)
 NOT_A_MODEL = {"a": 1}
+class Sized(torch.nn.Module):
+    def __init__(self, width, depth=2):
+        super().__init__()
 """
 
 
@@ -301,10 +304,11 @@ def test_missing_file_names_the_nearest(network: Any) -> None:
         ("network_under_test:raises", FactoryError, r"RuntimeError: no such layer \(network_under_test\.py:8\)"),
         ("network_under_test:leaves", FactoryError, r"raised SystemExit: 2 \(network_under_test\.py:10\)"),
         ("network_under_test:biuld", FactoryError, "Did you mean 'build'"),
+        ("network_under_test:Sized", FactoryError, "Sized needs width, and a factory is called without arguments"),
         ("network_under_test:NOT_A_MODEL", FactoryError, "gave a dict; expected an nn.Module"),
         ("no_such_module:build", SourceNotFound, "there is no module 'no_such_module'"),
     ],
-    ids=["none", "raises", "exits", "misspelt", "no model", "no module"],
+    ids=["none", "raises", "exits", "misspelt", "with arguments", "no model", "no module"],
 )  # fmt: skip
 def test_factory_faults_are_one_line(
     factory: str | None, error: type[Exception], said: str, network: Any

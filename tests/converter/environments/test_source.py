@@ -122,3 +122,22 @@ def test_a_module_that_no_environment_has_is_named(tmp_path: Path) -> None:
     Path("own.pkl").write_bytes(b"chouse_rules.steps\nCleaner\n.")
     with pytest.raises(ModuleMissing, match="needs the module 'house_rules'"):
         export_source("own.pkl", tmp_path / "out", ExportConfig(name="m", trust=True), framework="sklearn")
+
+
+@pytest.mark.parametrize("framework", ["jax", "keras", "mindspore", "paddle"])
+def test_a_file_that_is_not_there_is_named_before_anything_is_built(framework: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFound, match="there is no file"):
+        export_source(
+            "absent.bin", tmp_path / "out", ExportConfig(name="m"), framework=framework, isolated=True
+        )
+
+
+@pytest.mark.parametrize("framework", ["jax", "mindspore"])
+def test_weights_without_the_code_of_their_network_are_refused_before_anything_is_built(
+    framework: str, tmp_path: Path
+) -> None:
+    Path("weights.bin").write_bytes(b"\x81\xa1w\x01")
+    with pytest.raises(SourceError, match="holds weights only; name the code"):
+        export_source(
+            "weights.bin", tmp_path / "out", ExportConfig(name="m"), framework=framework, isolated=True
+        )

@@ -82,6 +82,7 @@ def test_a_model_becomes_a_proven_bundle_with_its_own_answers(zoo: Path, name: s
     assert bundle.manifest["opsets"]["ai.onnx"] == 18
     kinds = {probe.case.split(":")[1] for probe in bundle.probes() if probe.case.startswith("edges")}
     assert kinds == (set() if name == "linear" else {"thresholds", "missing"})
+    assert "gave the outputs" not in _notes(bundle)  # the double-precision form has no labels, and need not
 
 
 @pytest.mark.real
