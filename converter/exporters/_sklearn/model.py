@@ -34,6 +34,7 @@ from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served
 from paritygate.converter.exporters._sklearn.pools import acceptable, first_example, learnt_rows
 from paritygate.converter.exporters._sklearn.scales import is_far, scales_by_input
 from paritygate.converter.exporters._sklearn.texts import lowering_note, takes_texts
+from paritygate.converter.exporters._sklearn.thresholds import missing_rows, threshold_rows
 from paritygate.converter.exporters._sklearn.trees import ensemble_of, sparse_fed
 from paritygate.converter.exporters._trees.edges import asked_note, edge_rows, is_clear
 from paritygate.converter.exporters._trees.forest import Forest
@@ -160,7 +161,7 @@ class EstimatorModel(SourceModel):
         return acceptable(self._estimator, self.inputs, feeds)
 
     def edges(self) -> Mapping[str, Feeds]:
-        """Samples of what was learnt: known texts and categories, and both sides of the thresholds of trees."""
+        """Samples of what was learnt: known texts and categories, both sides of thresholds, missing values."""
         found: dict[str, Feeds] = {}
         for kind, learnt in learnt_rows(self._estimator, self.inputs, self.example).items():
             clear = self._without_ties(learnt)
@@ -168,7 +169,31 @@ class EstimatorModel(SourceModel):
                 found[kind] = clear
         if len(self.inputs) == 1 and self.inputs[0].dtype.is_floating:
             found |= self._tree_edges()
+            found |= self._feature_edges("missing" in found)
         return found
+
+    def _feature_edges(self, missing_is_asked: bool) -> dict[str, Feeds]:
+        """Samples at the thresholds of transformers, and without one feature where that is allowed."""
+        (given,) = self.inputs
+        width = int(given.shape[1] or 0) if len(given.shape) == 2 else 0
+        if not width:
+            return {}
+        usual = np.zeros(width, given.dtype.numpy) if self.example is None else self.example[given.name][0]
+        found: dict[str, Feeds] = {}
+        at = threshold_rows(self._estimator, usual)
+        if at is not None:
+            found["features"] = self._without_ties({given.name: at})
+        if not missing_is_asked and self._takes_missing() and not self._isolates():
+            found["missing"] = self._without_ties({given.name: missing_rows(usual)})
+        return {kind: feeds for kind, feeds in found.items() if feeds}
+
+    def _isolates(self) -> bool:
+        """Whether isolation trees are in it: skl2onnx sends a missing value down another branch of theirs."""
+        isolates = any(type(part).__name__ == "IsolationForest" for _, part in parts(self._estimator))
+        note = "Missing values were not asked: the ONNX form of an IsolationForest judges them otherwise."
+        if isolates and note not in self.notes:
+            self.notes.append(note)
+        return isolates
 
     def _tree_edges(self) -> dict[str, Feeds]:
         (given,) = self.inputs
