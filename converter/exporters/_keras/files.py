@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from paritygate.converter.checkpoints.archives import MAX_EXPANSION, MAX_UNPACKED_BYTES, BadZip, open_zip
 from paritygate.converter.errors import SourceError, UnsafeSource
@@ -17,7 +18,8 @@ from paritygate.converter.exporters._tensorflow.imports import first_line, impor
 KERAS_SUFFIX = ".keras"
 HDF5_SUFFIXES = (".h5", ".hdf5")
 
-_ARCHIVE_MEMBERS = ("metadata.json", "config.json", "model.weights.h5")
+_WEIGHTS_MEMBER = "model.weights.h5"
+_ARCHIVE_MEMBERS = ("metadata.json", "config.json", _WEIGHTS_MEMBER)
 _CONFIG_LIMIT_BYTES = 256 * 1024 * 1024
 
 
@@ -35,6 +37,10 @@ def refuse_unreadable(path: Path, *, trust: bool) -> None:
         raise SourceError(f"{path} cannot be read: {error}. Save the model again.") from error
     if is_hdf5:
         refuse_foreign_data(path, trust=trust)
+    elif importlib.util.find_spec("h5py") is not None:  # where Keras is to open it, h5py is
+        with open_zip(path) as archive, archive.open(_WEIGHTS_MEMBER) as weights:
+            held = archive.getinfo(_WEIGHTS_MEMBER).file_size
+            _refuse_foreign_data(f"{_WEIGHTS_MEMBER} in {path}", weights, held, trust=trust)
     if not trust:
         refuse_carriers(path, config)
 
@@ -46,9 +52,13 @@ def refuse_foreign_data(path: Path, *, trust: bool) -> None:
         SourceError: If it is no whole HDF5 file, or its datasets would fill the memory.
         UnsafeSource: If a part of it stands in another file and it is not trusted.
     """
+    _refuse_foreign_data(str(path), path, path.stat().st_size, trust=trust)
+
+
+def _refuse_foreign_data(shown: str, source: Path | IO[bytes], held: int, *, trust: bool) -> None:
     h5py = import_module("h5py")
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(source, "r") as file:
             elsewhere = next(_elsewhere(file, h5py), None)
             sizes: list[int] = []
             file.visititems(
@@ -56,27 +66,26 @@ def refuse_foreign_data(path: Path, *, trust: bool) -> None:
             )
     except (OSError, RuntimeError, KeyError) as error:
         raise SourceError(
-            f"{path} is not a whole HDF5 file ({first_line(error)}). Save the model again."
+            f"{shown} is not a whole HDF5 file ({first_line(error)}). Save the model again."
         ) from error
     if elsewhere is not None and not trust:
         name, other = elsewhere
         raise UnsafeSource(
-            f"{path} takes {name!r} from another file ({other}), so it was not loaded. "
+            f"{shown} takes {name!r} from another file ({other}), so it was not loaded. "
             "Pass --trust (trust=True) if you trust where the file comes from."
         )
-    refuse_unpacked(path, sum(sizes))
+    refuse_unpacked(shown, held, sum(sizes))
 
 
-def refuse_unpacked(path: Path, unpacked: int) -> None:
+def refuse_unpacked(shown: str, held: int, unpacked: int) -> None:
     """Refuse an HDF5 file whose datasets are much larger than itself: one that was never written has any size.
 
     Raises:
         SourceError: If they take more than the records of an archive may.
     """
-    held = path.stat().st_size
     if unpacked > max(MAX_UNPACKED_BYTES, MAX_EXPANSION * held):
         raise SourceError(
-            f"{path} has {held} bytes, and its datasets take {unpacked}; that fills any memory. Save it again."
+            f"{shown} has {held} bytes, and its datasets take {unpacked}; that fills any memory. Save it again."
         )
 
 

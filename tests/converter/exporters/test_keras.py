@@ -196,6 +196,22 @@ def test_a_planted_payload_runs_only_where_it_is_trusted(zoo: Path, tmp_path: Pa
     assert validate_bundle(bundle).verdict == "pass"
 
 
+@pytest.mark.real
+def test_weights_inside_a_keras_file_neither_fill_the_memory_nor_lie_elsewhere(
+    zoo: Path, tmp_path: Path
+) -> None:
+    sound = next((zoo / "files").glob("[!p]*.keras"))
+    run_in(
+        real_environment("tensorflow"), _ZOO.with_name("keras_spoilt.py"), sound, tmp_path, folder=tmp_path
+    )
+    for name, kind, said in (
+        ("huge", SourceError, "its datasets take 10995"),
+        ("linked", UnsafeSource, "takes '//more' from another file"),
+    ):
+        with pytest.raises(kind, match=rf"model\.weights\.h5 in .*{name}\.keras.*{said}"):
+            export_source(str(tmp_path / f"{name}.keras"), tmp_path / "out", ExportConfig(name=name))
+
+
 # --- what is decided before Keras is imported: these run without it ------------------------------------------
 
 
