@@ -20,11 +20,18 @@ _DTYPES = {
 """Element types as a program spells them. Source: paddle/fluid/pir/serialize_deserialize/include/schema.h."""
 
 TOUCHES = {
-    "load", "load_combine", "save", "save_combine", "read_file", "read", "create_py_reader", "py_func", "py_layer",
-    "pylayer", "run_program", "listen_and_serv", "send", "recv", "send_v2", "recv_v2", "distributed_lookup_table",
-    "custom_call",
+    "load", "load_combine", "save", "save_combine", "read_file", "read", "create_py_reader",
+    "create_double_buffer_reader", "py_func", "py_layer", "pylayer", "run_program", "custom_call", "custom_engine",
+    "openvino_engine", "tensorrt_engine", "lite_engine", "listen_and_serv", "send", "recv", "send_v2", "recv_v2",
+    "p_send", "p_send_array", "p_recv", "p_recv_array", "partial_send", "partial_recv", "barrier", "fetch_barrier",
+    "comm_init_all", "global_gather", "global_scatter", "dgc", "distributed_lookup_table",
+    "distributed_fused_lamb_init",
 }  # fmt: skip
-"""Operators that read or write files, reach other machines, or call code by name."""
+"""Operators that read or write files, reach other machines, or call code by name: read off the list of all 1,209
+that PaddlePaddle 3 registers. One that it does not register cannot be loaded."""
+
+_CONNECTS = ("c_comm_", "c_gen_")
+"""What the names of operators that open connections begin with."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +82,12 @@ def refuse_code(names: list[str], path: Path, *, trust: bool) -> None:
     Raises:
         UnsafeSource: Naming the operator.
     """
-    touching = next((name for name in names if name.rstrip("_") in TOUCHES), None)
+    touching = next(
+        (name for name in names if name.rstrip("_") in TOUCHES or name.startswith(_CONNECTS)), None
+    )
     if touching is not None and not trust:
         raise UnsafeSource(
-            f"{path} holds the operator {touching!r}, which reads or writes files or calls code; it was not run. "
+            f"{path} holds the operator {touching!r}, which reads or writes files, reaches other machines or calls code; it was not run. "
             "Pass --trust (trust=True) if you know where the file comes from."
         )
 

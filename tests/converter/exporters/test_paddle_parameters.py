@@ -12,6 +12,7 @@ import pytest
 
 from paritygate.converter.errors import SourceError, UnsafeSource
 from paritygate.converter.exporters._paddle.parameters import load_parameters
+from paritygate.converter.exporters._paddle.programs import refuse_code
 
 WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -61,3 +62,13 @@ def test_a_place_in_the_memo_takes_no_memory(tmp_path: Path) -> None:
     path.write_bytes(b"N" + pickle.LONG_BINPUT + (2**31 - 1).to_bytes(4, "little") + b".")
     with pytest.raises(SourceError):
         load_parameters(path, None, trust=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["save", "load_combine_", "p_recv_array", "c_gen_xccl_id", "tensorrt_engine"]
+)
+def test_an_operator_that_leaves_the_program_needs_trust(name: str) -> None:
+    with pytest.raises(UnsafeSource, match=rf"holds the operator '{name}'.*--trust"):
+        refuse_code(["conv2d", name], Path("net.json"), trust=False)
+    refuse_code(["conv2d", name], Path("net.json"), trust=True)
+    refuse_code(["conv2d", "c_identity", "graph_send_recv"], Path("net.json"), trust=False)
