@@ -87,8 +87,8 @@ def refuse_code(names: list[str], path: Path, *, trust: bool) -> None:
     )
     if touching is not None and not trust:
         raise UnsafeSource(
-            f"{path} holds the operator {touching!r}, which reads or writes files, reaches other machines or calls code; it was not run. "
-            "Pass --trust (trust=True) if you know where the file comes from."
+            f"{path} holds the operator {touching!r}, which reads or writes files, reaches other machines or calls "
+            "code; it was not run. Pass --trust (trust=True) if you know where the file comes from."
         )
 
 
