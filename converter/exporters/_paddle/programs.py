@@ -87,7 +87,7 @@ def refuse_code(names: list[str], path: Path, *, trust: bool) -> None:
     )
     if touching is not None and not trust:
         raise UnsafeSource(
-            f"{path} holds the operator {touching!r}, which reads or writes files, reaches other machines or calls "
+            f"{path} holds the operator {touching!r}, which touches files or other machines, or calls "
             "code; it was not run. Pass --trust (trust=True) if you know where the file comes from."
         )
 
