@@ -75,6 +75,7 @@ def run_supervised(
     directory: Path | None = None,
     memory_bytes: int | None = None,
     keep_open: Sequence[int] = (),
+    stdin: int | None = None,
     on_output: OnLine | None = None,
     on_channel: OnLine | None = None,
     on_tick: Callable[[], None] | None = None,
@@ -89,6 +90,7 @@ def run_supervised(
         memory_bytes: Limit of the private memory of each process of the group; None is no limit.
         keep_open: File descriptors that the supervisor holds until the group is dead: a lock given here
             is not free before that, even if we are killed.
+        stdin: A file descriptor that the command reads as its standard input; None gives it nothing to read.
         on_output: Called with each line of the command's stdout and stderr.
         on_channel: Called with each line that the command writes to the file descriptor that
             `CHANNEL_VARIABLE` names; without it there is no such channel. Nothing that libraries print
@@ -109,7 +111,7 @@ def run_supervised(
         }
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_SUPERVISOR), json.dumps(plan)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(lifeline.read_end.fileno(), *handed, *keep_open),

@@ -17,10 +17,9 @@ import numpy as np
 import paddle
 
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.environments import processes
 from paritygate.converter.errors import ConverterError
 from paritygate.converter.exporters import get_exporter
-from paritygate.converter.exporters._paddle import conversion
+from paritygate.converter.exporters._paddle import conversion, process
 
 REACHES_OUT = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect",
                "socket.getaddrinfo")  # fmt: skip
@@ -82,7 +81,7 @@ def watched(out: Path) -> dict[str, Any]:
     started: list[str] = []
     reached: list[str] = []
     logs: list[Path] = []
-    original = processes.run_supervised
+    original = process.run_supervised
 
     def run(command: Any, **options: Any) -> Any:
         command = [str(part) for part in command]
@@ -99,12 +98,12 @@ def watched(out: Path) -> dict[str, Any]:
         elif event in REACHES_OUT:
             reached.append(event)
 
-    processes.run_supervised = run
+    process.run_supervised = run
     sys.addaudithook(listen)
     try:
         _export(out, "foldable", Foldable(), inputs={"x": np.ones((2, 4), np.float32)})
     finally:
-        processes.run_supervised = original
+        process.run_supervised = original
     children = [json.loads(log.read_text()) for log in logs]
     listening, started[:] = list(started), []
     subprocess.run([sys.executable, "-c", ""], check=True)
@@ -143,7 +142,8 @@ def killed(out: Path) -> dict[str, Any]:
     conversion.check_opset = lambda _opset: None
     try:
         program = out / "files" / "net.json"
-        conversion.convert_program(program, program.with_suffix(".pdiparams"), 99)
+        with process.paddle2onnx() as converter:
+            conversion.convert_program(converter, program, program.with_suffix(".pdiparams"), 99)
     finally:
         conversion.check_opset = before
     return {}
@@ -153,13 +153,14 @@ def crashed(out: Path) -> dict[str, Any]:
     """Its extension module dies of a signal."""
     fake = out / "extension.py"
     fake.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
-    before = conversion._extension
-    conversion._extension = lambda: fake
+    before = process._extension
+    process._extension = lambda: fake
     try:
         program = out / "files" / "net.json"
-        conversion.convert_program(program, program.with_suffix(".pdiparams"), 18)
+        with process.paddle2onnx() as converter:
+            conversion.convert_program(converter, program, program.with_suffix(".pdiparams"), 18)
     finally:
-        conversion._extension = before
+        process._extension = before
     return {}
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,32 +10,15 @@ from typing import Any
 
 import onnx
 
-from paritygate.converter.errors import ExportError, ModelInvalid, UnsupportedOperator
-from paritygate.converter.exporters._paddle.programs import Operation, operations
+from paritygate.converter.errors import ExportError, ModelInvalid
+from paritygate.converter.exporters._paddle.process import Paddle2Onnx
+from paritygate.converter.exporters._paddle.programs import operations
 from paritygate.converter.graph.weights import read_apart
 
 OLDEST_OPSET, NEWEST_OPSET = 13, 21
 """paddle2onnx 2.1.0 writes 7 to 21 and ends the process for others; older than 13 no exporter here writes."""
 
-TIMEOUT_S = 1800.0
-
 _LARGEST_BYTES = 2**31 - 2**24
-
-# Names under which paddle2onnx lists what it supports, where the program calls it otherwise. Source: paddle's
-# paddle/phi/ops/yaml/op_compat.yaml. Only used to explain a refusal, never to decide one.
-_OLD_NAMES = {
-    "add": "elementwise_add", "subtract": "elementwise_sub", "multiply": "elementwise_mul",
-    "divide": "elementwise_div", "floor_divide": "elementwise_floordiv", "remainder": "elementwise_mod",
-    "maximum": "elementwise_max", "minimum": "elementwise_min", "matmul": "matmul_v2", "sum": "reduce_sum",
-    "mean": "reduce_mean", "max": "reduce_max", "min": "reduce_min", "prod": "reduce_prod", "all": "reduce_all",
-    "any": "reduce_any", "argmax": "arg_max", "argmin": "arg_min", "topk": "top_k_v2", "expand": "expand_v2",
-    "nonzero": "where_index", "flatten": "flatten_contiguous_range", "arange": "range", "unsqueeze": "unsqueeze2",
-    "hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "batch_norm_": "batch_norm", "scatter_": "scatter",
-    "fill_constant": "full", "assign_value_": "assign_value", "full_": "full", "grid_sample": "grid_sampler",
-    "deformable_conv": "deformable_conv", "relu_": "relu", "scale_": "scale", "crop": "crop_tensor",
-}  # fmt: skip
-
-_STRUCTURE = {"data", "feed", "fetch", "combine", "split", "slice", "if", "while", "yield", "shadow_output"}
 
 
 def check_opset(opset: int) -> None:
@@ -68,10 +47,11 @@ class Converted:
     weights: Path
 
 
-def convert_program(program: Path, parameters: Path | None, opset: int) -> Converted:
+def convert_program(converter: Paddle2Onnx, program: Path, parameters: Path | None, opset: int) -> Converted:
     """The ONNX form of a program in paddle's JSON form.
 
     Args:
+        converter: The process that converts it; it is used up by this.
         program: The `.json` file; a copy with what paddle2onnx cannot read rewritten is put beside it.
         parameters: The `.pdiparams` file, or None for a program without weights.
         opset: Version of the default operator set.
@@ -89,7 +69,8 @@ def convert_program(program: Path, parameters: Path | None, opset: int) -> Conve
     document = json.loads(program.read_text("utf-8"))
     readable = program.with_name("readable.json")
     readable.write_text(json.dumps(_as_paddle2onnx_reads(document)), "utf-8")
-    written = _in_a_process(readable, parameters, opset, operations(document))
+    written = program.with_name("converted.onnx")
+    converter.convert(readable, parameters, opset, written, operations(document))
     model = _read(written)
     _lift_constants(model.graph)
     _concatenate_lists(model)
@@ -119,111 +100,6 @@ def _as_paddle2onnx_reads(value: Any) -> Any:
     if value.get("#") == "0.a_array" and all(i.get("#") == "0.a_f64" for i in value.get("D") or [{}]):
         return {**value, "D": [{**item, "#": "0.a_f32"} for item in value["D"]]}
     return {key: _as_paddle2onnx_reads(item) for key, item in value.items()}
-
-
-# --- the process --------------------------------------------------------------------------------------------
-
-
-def _in_a_process(program: Path, parameters: Path | None, opset: int, known: list[Operation]) -> Path:
-    from paritygate.converter.environments.processes import run_supervised
-
-    target = program.with_name("converted.onnx")
-    said = _Said()
-    ended = run_supervised(
-        [
-            sys.executable, "-I", Path(__file__).with_name("converting.py"), _extension(), program,
-            parameters or "", str(opset), target,
-        ],
-        timeout_s=TIMEOUT_S,
-        environment=_environment(),
-        on_output=said.hear,
-    )  # fmt: skip
-    if ended.ok and target.exists():
-        return target
-    if said.unsupported:
-        raise _unsupported(known)
-    fault = said.fault or f"its process {ended.describe()}"
-    if said.exporting:
-        operation = _at(known, said.exporting)
-        raise UnsupportedOperator(
-            f"paddle2onnx cannot convert {operation.name}{operation.where}: {fault}",
-            operator=operation.name,
-            module=operation.layer,
-        )
-    raise ExportError(f"paddle2onnx could not convert the model: {fault}")
-
-
-def _at(known: list[Operation], name: str) -> Operation:
-    plain = name.rpartition(".")[2]
-    return next((entry for entry in known if entry.name == plain), Operation(plain, None))
-
-
-class _Said:
-    """What paddle2onnx says while it works, as far as it tells where it stopped."""
-
-    def __init__(self) -> None:
-        self.exporting = ""
-        self.unsupported = False
-        self.fault = ""
-
-    def hear(self, line: bytes) -> None:
-        text = line.decode("utf-8", "replace").strip()
-        started = re.match(r"\[Paddle2ONNX\] Start export (\S+), op_id", text)
-        if started is not None:
-            self.exporting = started[1]
-        elif text.startswith("[Paddle2ONNX] Finish export"):
-            self.exporting = ""
-        elif "unsupported operators" in text:
-            self.unsupported = True
-        elif not self.fault:
-            self.fault = _fault_in(text)
-
-
-def _fault_in(text: str) -> str:
-    found = re.search(r"\[ERROR\](?:\[Paddle2ONNX\])?\s*(.+)|^RuntimeError: (.+)", text)
-    return "" if found is None else (found[1] or found[2]).strip()[:300]
-
-
-def _extension() -> Path:
-    """paddle2onnx's extension module; its Python package is not imported."""
-    spec = importlib.util.find_spec("paddle2onnx")
-    assert spec is not None, "checked when the exporter was opened"
-    assert spec.origin is not None
-    found = sorted(Path(spec.origin).parent.glob("paddle2onnx_cpp2py_export*.so"))
-    if not found:
-        raise ExportError("paddle2onnx is installed without its extension module; install it again.")
-    return found[0]
-
-
-def _environment() -> dict[str, str]:
-    """The extension needs paddle's own libraries, which its wheel looks for where it was built."""
-    spec = importlib.util.find_spec("paddle")
-    assert spec is not None
-    assert spec.origin is not None
-    package = Path(spec.origin).parent
-    path = os.pathsep.join(
-        filter(None, [str(package / "base"), str(package / "libs"), os.environ.get("LD_LIBRARY_PATH")])
-    )
-    return {**os.environ, "LD_LIBRARY_PATH": path}
-
-
-def _unsupported(known: list[Operation]) -> UnsupportedOperator:
-    import paddle2onnx.paddle2onnx_cpp2py_export as extension
-
-    supported = set(extension.get_all_supported_operators_pir())
-    lacking = [entry for entry in known if not _is_supported(entry.name, supported)]
-    first = lacking[0] if lacking else Operation("an operator", None)
-    names = ", ".join(dict.fromkeys(entry.name for entry in lacking)) or "an operator that it does not name"
-    return UnsupportedOperator(
-        f"paddle2onnx has no ONNX form of {names}{first.where}; write that part with other operators.",
-        operator=first.name,
-        module=first.layer,
-    )
-
-
-def _is_supported(name: str, supported: set[str]) -> bool:
-    spellings = {name, _OLD_NAMES.get(name, name), name.rstrip("_"), f"builtin_{name}"}
-    return name in _STRUCTURE or bool(spellings & supported)
 
 
 # --- the graph ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from paritygate.converter.errors import ExportError, UnsupportedOperator
 from paritygate.converter.exporters._paddle.conversion import check_opset, convert_program
 from paritygate.converter.exporters._paddle.locating import locate
 from paritygate.converter.exporters._paddle.modes import default_float64, dynamic_mode
+from paritygate.converter.exporters._paddle.process import paddle2onnx
 from paritygate.converter.exporters._paddle.writing import write_model
 from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import bind_example, declared_inputs
@@ -116,18 +117,19 @@ class LayerModel(SourceModel):
         check_opset(request.opset)
         prefix = self._folder / "layer"
         specs = {spec.name: _to_input_spec(spec) for spec in request.inputs}
-        with dynamic_mode():
+        with paddle2onnx() as converter:
+            with dynamic_mode():
+                try:
+                    paddle.jit.save(self._layer, str(prefix), input_spec=self._arguments(specs))
+                except Exception as error:
+                    raise ExportError(f"paddle cannot trace the layer: {_telling_line(error)}") from error
+            program, parameters = prefix.with_suffix(".json"), prefix.with_suffix(".pdiparams")
             try:
-                paddle.jit.save(self._layer, str(prefix), input_spec=self._arguments(specs))
-            except Exception as error:
-                raise ExportError(f"paddle cannot trace the layer: {_telling_line(error)}") from error
-        parameters = prefix.with_suffix(".pdiparams")
-        try:
-            converted = convert_program(
-                prefix.with_suffix(".json"), parameters if parameters.exists() else None, request.opset
-            )
-        except UnsupportedOperator as error:
-            raise self._located(error, request.example) from error
+                converted = convert_program(
+                    converter, program, parameters if parameters.exists() else None, request.opset
+                )
+            except UnsupportedOperator as error:
+                raise self._located(error, request.example) from error
         rename_values(converted.model.graph, self._weight_names())
         write_model(converted, request)
 

@@ -13,6 +13,7 @@ from paritygate.converter.errors import SourceError
 from paritygate.converter.exporters._paddle import programs
 from paritygate.converter.exporters._paddle.conversion import check_opset, convert_program
 from paritygate.converter.exporters._paddle.modes import static_mode
+from paritygate.converter.exporters._paddle.process import paddle2onnx
 from paritygate.converter.exporters._paddle.writing import write_model
 from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import bind_example
@@ -91,9 +92,11 @@ class SavedProgram(SourceModel):
         """Convert the program; one of paddle 2 is translated into today's form first."""
         check_opset(request.opset)
         program, parameters = self._prefix.with_suffix(PROGRAM_SUFFIX), self._parameters
-        if self._old:
-            program, parameters = self._translated()
-        write_model(convert_program(program, parameters, request.opset), request)
+        with paddle2onnx() as converter:
+            if self._old:
+                program, parameters = self._translated()
+            converted = convert_program(converter, program, parameters, request.opset)
+        write_model(converted, request)
 
     def _translated(self) -> tuple[Path, Path | None]:
         import paddle

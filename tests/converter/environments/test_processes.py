@@ -146,3 +146,16 @@ def test_a_lock_stays_held_until_the_group_is_dead(tmp_path: Path) -> None:
     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(other)
     assert states == [False]
+
+
+def test_a_command_reads_what_it_is_given_and_by_default_nothing() -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"orders\n")
+        lines: list[bytes] = []
+        assert run_supervised(_shell("head -n 1"), timeout_s=10, stdin=reading, on_output=lines.append).ok
+        assert run_supervised(_shell("cat"), timeout_s=10, on_output=lines.append).ok
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert lines == [b"orders"]
