@@ -25,7 +25,7 @@ from paritygate.converter.checkpoints.factories import build, is_factory
 from paritygate.converter.checkpoints.files import existing_file, file_sha256
 from paritygate.converter.checkpoints.sniffing import Form, is_first_for, look_at, refuse_foreign
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.errors import ExportError, SourceError
+from paritygate.converter.errors import ExportError, SourceError, UnsupportedOperator
 from paritygate.converter.exporters._sklearn.answers import as_labels
 from paritygate.converter.exporters._sklearn.files import load, refuse_untrusted
 from paritygate.converter.exporters._trees.booster import BoosterModel, given_matrix
@@ -36,7 +36,12 @@ from paritygate.converter.exporters._trees.ensemble import (
     Answer,
     Ensemble,
 )
-from paritygate.converter.exporters._trees.lightgbm_document import RANKING, SHARES, ModelText
+from paritygate.converter.exporters._trees.lightgbm_document import (
+    RANKING,
+    SHARES,
+    ModelText,
+    without_the_rest,
+)
 from paritygate.converter.exporters.base import Exporter, SourceInput, SourceModel, Versions, Weights
 from paritygate.converter.types import Array, Feeds
 
@@ -117,9 +122,9 @@ def _from_text(source: str | Path, config: ExportConfig) -> tuple[Any, Any, Weig
         return load(path, [], trust=config.trust), None, weights
     lightgbm = _import()
     try:
-        return lightgbm.Booster(model_str=text), None, weights
+        return lightgbm.Booster(model_str=without_the_rest(text)), None, weights
     except (lightgbm.basic.LightGBMError, ValueError) as error:
-        line = (str(error).strip().splitlines() or [""])[0]
+        line = (str(error).strip().splitlines() or [""])[0][:300]
         raise SourceError(f"LightGBM cannot load {path}: {line}. Save the model again.") from error
 
 
@@ -151,12 +156,11 @@ def _check_file(path: Path, *, trust: bool) -> str | None:
         model = ModelText.parse(text)
         model.forest()
         model.preparation()
+        _ = model.link
+    except UnsupportedOperator as error:
+        raise UnsupportedOperator(f"{path}: {error}", operator=error.operator, module=error.module) from error
     except ExportError as error:
-        raise (
-            type(error)(f"{path}: {error}")
-            if type(error) is not ExportError
-            else SourceError(f"{path} is damaged: {error} Save the model again.")
-        ) from error
+        raise SourceError(f"{path} is damaged: {error} Save the model again.") from error
     return text
 
 

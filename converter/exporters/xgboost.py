@@ -178,19 +178,18 @@ def _decoded(path: Path) -> Any:
 def _load(path: Path, document: Mapping[str, Any]) -> Any:
     """The booster in a file; the estimator around it where one saved it: it knows labels and rounds."""
     xgboost = _import()
-    attributes = document["learner"].get("attributes", {})
-    saved = json.loads(attributes["scikit_learn"]) if "scikit_learn" in attributes else None
+    saved = BoosterDocument(document["learner"]).saved_estimator
     kinds = {
         "classifier": xgboost.XGBClassifier,
         "regressor": xgboost.XGBRegressor,
         "ranker": xgboost.XGBRanker,
     }
-    kind = xgboost.Booster if saved is None else kinds.get(saved.get("_estimator_type"), xgboost.XGBModel)
-    model = kind()
+    other = xgboost.Booster if saved is None else xgboost.XGBModel
+    model = kinds.get(str((saved or {}).get("_estimator_type")), other)()
     try:
         model.load_model(str(path))
     except (xgboost.core.XGBoostError, TypeError, ValueError, KeyError) as error:
-        line = (str(error).strip().splitlines() or [""])[0]
+        line = (str(error).strip().splitlines() or [""])[0][:300]
         raise SourceError(f"XGBoost cannot load {path}: {line}. Save the model again.") from error
     return model
 
@@ -200,7 +199,11 @@ def _load(path: Path, document: Mapping[str, Any]) -> Any:
 
 def _open(model: Any, config: ExportConfig, weights: Weights) -> SourceModel:
     booster = _booster_of(model)
-    document = BoosterDocument.from_json(booster.save_raw("json"))
+    try:
+        document = BoosterDocument.from_json(booster.save_raw("json"))
+    except _import().core.XGBoostError as error:
+        line = (str(error).strip().splitlines() or [""])[0][:300]
+        raise SourceError(f"XGBoost cannot write the model down: {line}. Save or train it again.") from error
     notes: list[str] = []
     rounds = _rounds(model, document, notes)
     inputs = config.inputs

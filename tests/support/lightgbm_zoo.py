@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightgbm
@@ -78,6 +80,26 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "constant": _booster(TWO * 0 + 3.5, objective="regression"),
     "linear-trees": _booster(x=np.nan_to_num(GAPS), objective="regression", linear_tree=True),
 }
+
+
+def _text(old: str, new: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        text = _classifier()()[0].booster_.model_to_string()
+        changed = re.sub(old, new, text, count=1, flags=re.MULTILINE)
+        assert changed != text
+        path = folder / "model.txt"
+        path.write_text(changed)
+        return path
+
+    return write
+
+
+DAMAGED: dict[str, Callable[[Path], Path]] = {
+    "sizes": _text(r"^tree_sizes=\d+ ", "tree_sizes=7 "),
+    "parameter": _text(r"^\[learning_rate: .*\]$", "[learning_rate"),
+    "cut-number": _text(r"^leaf_weight=\S+ ", "leaf_weight="),
+}
+"""Files that end the process inside LightGBM when it is given them as they are."""
 
 SPOILT = "two-classes"
 """The model that is broken on purpose."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,8 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "no-round": _booster(rounds=0),
     "labels-without-shares": _classifier(objective="binary:logitraw"),
 }
+
+DAMAGED: dict[str, Callable[[Path], Path]] = {}
 
 SPOILT = "two-classes"
 """The model that is broken on purpose."""

@@ -102,9 +102,10 @@ class ModelText:
 
         Raises:
             UnsupportedOperator: If the objective is not known here.
+            ExportError: If its slope is no number.
         """
         name, *settings = self.header.get("objective", "").split() or ["none"]
-        slope = next((float(s.split(":")[1]) for s in settings if s.startswith("sigmoid:")), 1.0)
+        slope = _slope(settings)
         if name in _PLAIN:
             return SignedSquare() if "sqrt" in settings else Identity()
         if name in _EXPONENTIAL:
@@ -158,6 +159,26 @@ class ModelText:
             zero_is_missing=tuple(sorted(f for f, found in kinds.items() if _MISSING_ZERO in found)),
             truncated=tuple(sorted(f for f, found in kinds.items() if -1 in found)),
         )
+
+
+def _slope(settings: Sequence[str]) -> float:
+    """What a sigmoid multiplies sums by."""
+    given = next((setting for setting in settings if setting.startswith("sigmoid:")), "sigmoid:1")
+    try:
+        return float(given.partition(":")[2])
+    except ValueError as error:
+        raise ExportError(f"the model's objective has {given!r} where a number is expected.") from error
+
+
+def without_the_rest(text: str) -> str:
+    """A text with what LightGBM needs to predict, and nothing that it reads without looking.
+
+    Its parser takes `tree_sizes` for places to jump to, in threads where an error ends the process; without that
+    line it reads tree after tree and reports what is wrong. The parameters of the training, which it takes apart
+    without counting, play no part in a prediction.
+    """
+    body = text.partition(f"\n{END}")[0]
+    return re.sub(r"^tree_sizes=.*\n", "", body, flags=re.MULTILINE) + f"\n{END}\n"
 
 
 def _entries(text: str) -> dict[str, str]:

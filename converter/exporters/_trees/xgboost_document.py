@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,13 @@ OBJECTIVES: dict[str, tuple[Link, Callable[[float], float]]] = {
     "rank:ndcg": _PLAIN, "rank:pairwise": _PLAIN, "rank:map": _PLAIN,
 }  # fmt: skip
 """Name of an objective -> what `predict` makes of the sums, and what the sums begin with for a base score."""
+
+
+_MOST_OUTPUTS = 2**16
+"""Outputs that a model may have without as many trees."""
+
+_MOST_CATEGORIES = 2**24
+"""XGBoost's own bound of a category (src/common/categorical.h: OutOfRangeCat)."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +181,11 @@ class BoosterDocument:
         """
         booster = self.learner["gradient_booster"]
         if booster["name"] == "gblinear":
-            np.array(booster["model"]["weights"], np.float64).reshape(self.num_features + 1, -1)
+            np.array(booster["model"]["weights"], np.float64).reshape(self.num_features + 1, self.num_outputs)
             return
-        for entry in self._trees_part["model"]["trees"]:
+        entries = self._trees_part["model"]["trees"]
+        self._check_settings(entries)
+        for entry in entries:
             left, right = _integers(entry["left_children"]), _integers(entry["right_children"])
             asked, values = (
                 _integers(entry["split_indices"]),
@@ -187,7 +196,42 @@ class BoosterDocument:
             split = left != -1
             if asked[split].size and not 0 <= asked[split].min() <= asked[split].max() < self.num_features:
                 raise ExportError("a tree of the model is damaged: it asks for a feature that is not there.")
-            _reachable(left, right)
+            _check_parents(_integers(entry["parents"]), left, right, _reachable(left, right))
+            _check_categories(entry, left.size)
+
+    @property
+    def saved_estimator(self) -> Mapping[str, Any] | None:
+        """What the estimator around the booster noted of itself; None where a booster was saved alone.
+
+        Raises:
+            ExportError: If it cannot be read.
+        """
+        attributes = self.learner.get("attributes", {})
+        if "scikit_learn" not in attributes:
+            return None
+        try:
+            saved = json.loads(attributes["scikit_learn"])
+        except (ValueError, TypeError, RecursionError):
+            saved = None
+        if not isinstance(saved, dict):
+            raise ExportError("what the estimator noted of itself in the model cannot be read.")
+        return saved
+
+    def _check_settings(self, entries: Sequence[Any]) -> None:
+        """What XGBoost would take memory for, or stumble over once the file is loaded."""
+        widths = {int(entry["tree_param"]["size_leaf_vector"]) for entry in entries}
+        if any(width not in (0, 1, self.num_outputs) for width in widths):
+            raise ExportError("a tree of the model is damaged: its leaves are not as wide as the answers.")
+        if self.num_outputs > max(len(entries), _MOST_OUTPUTS, *widths):
+            raise ExportError(
+                f"the model says that it has {self.num_outputs} outputs for {len(entries)} trees."
+            )
+        dropped = self.learner["gradient_booster"].get("weight_drop")
+        if dropped is not None and len(dropped) not in (0, len(entries)):
+            raise ExportError(f"the model has {len(entries)} trees, and weights for {len(dropped)}.")
+        if self.objective in OBJECTIVES:
+            _ = self.base
+        _ = self.best_iteration, self.saved_estimator
 
     def _forest(self, rounds: int | None) -> Forest:
         model = self._trees_part["model"]
@@ -220,6 +264,31 @@ class BoosterDocument:
                 operator=self.objective,
             )
         return OBJECTIVES[self.objective]
+
+
+def _check_parents(parents: Array, left: Array, right: Array, reached: Array) -> None:
+    """XGBoost walks up as well as down; what pruning left behind is not walked."""
+    asking = reached[left[reached] != -1]
+    if parents.size != left.size or not (
+        np.array_equal(parents[left[asking]], asking) and np.array_equal(parents[right[asking]], asking)
+    ):
+        raise ExportError("a tree of the model is damaged: a node does not know its parent.")
+
+
+def _check_categories(entry: Mapping[str, Any], nodes: int) -> None:
+    """XGBoost takes every place and every member of a set as it stands."""
+    asking, begins, sizes, members = (
+        _integers(entry[key]) if len(entry[key]) else np.zeros(0, np.int64)
+        for key in ("categories_nodes", "categories_segments", "categories_sizes", "categories")
+    )
+    if {asking.size, begins.size} != {sizes.size}:
+        raise ExportError("a tree of the model is damaged: its sets of categories are not whole.")
+    marked = np.flatnonzero(_integers(entry["split_type"]) == 1)
+    if not np.array_equal(np.sort(asking), marked) or (asking.size and asking.max() >= nodes):
+        raise ExportError("a tree of the model is damaged: its sets of categories are of other nodes.")
+    inside = (begins >= 0) & (sizes > 0) & (begins <= members.size - sizes)
+    if not inside.all() or (members.size and not 0 <= members.min() <= members.max() < _MOST_CATEGORIES):
+        raise ExportError("a tree of the model is damaged: a category lies outside of what can be.")
 
 
 def _integers(values: Any) -> Array:

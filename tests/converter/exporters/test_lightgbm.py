@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from paritygate.converter.bundle import read_bundle
+from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError, UnsupportedOperator
-from paritygate.converter.exporters._trees.lightgbm_document import ModelText
+from paritygate.converter.exporters import get_exporter
+from paritygate.converter.exporters._trees.lightgbm_document import ModelText, without_the_rest
 from paritygate.converter.parity.validate import validate_bundle
 from support.environments import real_environment, run_in
 
@@ -168,3 +170,29 @@ def test_trees_that_disagree_on_what_is_missing_are_refused() -> None:
 def test_an_objective_that_is_not_known_is_named() -> None:
     with pytest.raises(UnsupportedOperator, match="the objective 'novel' has no ONNX form"):
         _ = ModelText.parse(_TEXT.replace("objective=regression", "objective=novel")).link
+
+
+def test_a_slope_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ExportError, match="has 'sigmoid:steep' where a number is expected"):
+        _ = ModelText.parse(_TEXT.replace("objective=regression", "objective=binary sigmoid:steep")).link
+
+
+def test_lightgbm_gets_neither_places_to_jump_to_nor_parameters_to_take_apart() -> None:
+    rest = "\nfeature_importances:\nColumn_0=1\n\nparameters:\n[use_missing\nend of parameters\n"
+    assert without_the_rest(_TEXT + rest) == _TEXT.replace("tree_sizes=100\n", "")
+
+
+def test_a_file_with_an_operator_that_has_no_form_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "model.txt"
+    path.write_text(_TEXT.replace("is_linear=0", "is_linear=1"))
+    with pytest.raises(UnsupportedOperator, match=r"model\.txt: tree 0 has linear models") as refused:
+        get_exporter("lightgbm").refuse_early(path, ExportConfig(name="model"))
+    assert refused.value.operator == "linear_tree"
+
+
+@pytest.mark.real
+@pytest.mark.xdist_group("trees")
+def test_texts_that_would_end_the_process_inside_lightgbm_are_refused_or_read(zoo: Path) -> None:
+    """Sizes of trees that lead astray, a parameter without a value: LightGBM aborts or reads beyond its memory."""
+    ended = json.loads((zoo / "damaged.json").read_text())
+    assert ended == {"sizes": "exported", "parameter": "exported", "cut-number": "SourceError"}

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from paritygate.converter.bundle import Bundle, read_bundle
+from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._trees.ubjson import UbjsonFault, decode
+from paritygate.converter.exporters._trees.xgboost_document import BoosterDocument
 from paritygate.converter.parity.validate import validate_bundle
 from support.environments import real_environment, run_in
 from support.exporter_cases.xgboost import CASES
@@ -162,6 +164,41 @@ def test_a_typed_array_of_ubjson_is_an_array() -> None:
 def test_ubjson_that_lies_is_refused_at_its_place(data: bytes, match: str) -> None:
     with pytest.raises(UbjsonFault, match=match):
         decode(data)
+
+
+_LEARNER = {
+    "attributes": {}, "feature_names": [], "feature_types": [], "objective": {"name": "binary:logistic"},
+    "learner_model_param": {"num_feature": "2", "num_class": "0", "num_target": "1", "base_score": "5E-1"},
+    "gradient_booster": {"name": "gbtree", "model": {"iteration_indptr": [0, 1], "tree_info": [0], "trees": [{
+        "left_children": [1, -1, -1], "right_children": [2, -1, -1], "parents": [2147483647, 0, 0],
+        "split_indices": [1, 0, 0], "split_conditions": [0.5, 1.0, 2.0], "default_left": [0, 0, 0],
+        "split_type": [1, 0, 0], "categories_nodes": [0], "categories_segments": [0], "categories_sizes": [2],
+        "categories": [1, 3], "tree_param": {"size_leaf_vector": "1"},
+    }]}},
+}  # fmt: skip
+_HOSTILE: dict[str, tuple[str, Any, str]] = {
+    "outputs": ("num_class", "1000000000", "1000000000 outputs for 1 trees"),
+    "base-score": ("base_score", "3", "base_score 3 cannot be"),
+    "wide-leaf": ("size_leaf_vector", "-1", "not as wide as the answers"),
+    "no-parent": ("parents", [2147483647, -5, 0], "does not know its parent"),
+    "set-elsewhere": ("categories_nodes", [99999], "are of other nodes"),
+    "set-without-members": ("categories_sizes", [1000], "outside of what can be"),
+    "set-begins-outside": ("categories_segments", [5000], "outside of what can be"),
+    "category-below-zero": ("categories", [-1, 3], "outside of what can be"),
+    "huge-category": ("categories", [1, 2**31 - 1], "outside of what can be"),
+}
+
+
+@pytest.mark.parametrize("case", _HOSTILE)
+def test_what_would_crash_xgboost_is_refused_before(case: str) -> None:
+    key, value, match = _HOSTILE[case]
+    BoosterDocument(_LEARNER).check()
+    learner = json.loads(json.dumps(_LEARNER))
+    tree = learner["gradient_booster"]["model"]["trees"][0]
+    holders = (learner["learner_model_param"], tree, tree["tree_param"])
+    next(part for part in holders if key in part)[key] = value
+    with pytest.raises(ExportError, match=match):
+        BoosterDocument(learner).check()
 
 
 def test_every_kind_of_file_is_a_conformance_case() -> None:
