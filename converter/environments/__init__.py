@@ -16,6 +16,7 @@ from paritygate.converter.environments.manager import (
     EnvironmentStatus,
     list_environments,
     remove,
+    remove_forgotten,
     sync,
 )
 from paritygate.converter.environments.protocol import Event, OnEvent
@@ -40,5 +41,6 @@ __all__ = [
     "find_conflicts",
     "list_environments",
     "remove",
+    "remove_forgotten",
     "sync",
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.metadata
 import importlib.util
 import platform
@@ -11,13 +9,22 @@ import shutil
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from paritygate.converter.environments.conflicts import SAME_FOLDER, both_present
 from paritygate.converter.environments.installer import TRIAL, pins_in
-from paritygate.converter.environments.manager import Environment, find, in_use, list_environments
+from paritygate.converter.environments.intact import changed, doubtful, files_of
+from paritygate.converter.environments.manager import (
+    Environment,
+    EnvironmentStatus,
+    find,
+    forgotten_environments,
+    in_use,
+    is_being_built,
+    outdated_environments,
+)
 from paritygate.converter.environments.pins import installed, read_pins
 from paritygate.converter.environments.pip_command import (
     clean_environment,
@@ -27,6 +34,7 @@ from paritygate.converter.environments.pip_command import (
 )
 from paritygate.converter.environments.pip_output import explain
 from paritygate.converter.environments.processes import run_supervised
+from paritygate.converter.environments.progress import Say, silent_line
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec, environments_dir, find_spec
 from paritygate.converter.errors import EnvironmentFailure
 
@@ -43,8 +51,8 @@ class Finding:
 
     Attributes:
         subject: `machine`, or an environment.
-        state: `ok`, `fault`, or `absent` where there is nothing to check.
-        message: What is, and for a fault what to do.
+        state: `ok`, `fault`, `absent` where there is nothing to check, or `outdated` for what only takes room.
+        message: What is, and for all but `ok` what to do.
     """
 
     subject: str
@@ -52,19 +60,31 @@ class Finding:
     message: str
 
 
-def examine(framework: str | None = None) -> Iterator[Finding]:
+def examine(
+    framework: str | None = None, say: Say | None = None, *, every_file: bool = False
+) -> Iterator[Finding]:
     """Check this machine and one environment, or all; the findings come as they are made.
+
+    Args:
+        framework: An environment, or an exporter that runs in one; None is all.
+        say: Told what is being looked at.
+        every_file: Whether files are read too that the disk says were not touched since they were installed.
 
     Raises:
         EnvironmentFailure: If there is no such environment.
     """
     specs = list(SPECS.values()) if framework is None else [find_spec(framework)]
+    tell = say or silent_line
     yield _python()
     yield from _overwritten()
     yield _room()
+    tell("asking pip's index")
     yield _index(specs[0])
     for spec in specs:
-        yield from _examine(spec)
+        yield from _examine(spec, tell, every_file)
+        yield from map(_left_behind, outdated_environments(spec))
+    if framework is None:
+        yield from map(_left_behind, forgotten_environments())
 
 
 def _python() -> Finding:
@@ -139,20 +159,13 @@ def _index(spec: EnvironmentSpec) -> Finding:
     return Finding("machine", "fault", " ".join(explain(spec, folder, "asking pip's index", ended, said)))
 
 
-def _examine(spec: EnvironmentSpec) -> Iterator[Finding]:
+def _examine(spec: EnvironmentSpec, say: Say, every_file: bool) -> Iterator[Finding]:
     environment = find(spec.name)
-    again = f"Run `paritygate env sync {spec.name}`"
     if environment is None:
-        states = [status.state for status in list_environments() if status.directory == spec.directory]
-        if states == ["partial"]:
-            yield Finding(spec.name, "fault", f"a build died in {spec.directory}, or is going on. {again}.")
-        else:
-            yield Finding(
-                spec.name, "absent", f"not built; the first export that needs it builds it, or {again}."
-            )
+        yield _not_ready(spec)
         return
     with in_use(environment):
-        faults = list(_faults(spec, environment))
+        faults = list(_faults(spec, environment, say, every_file))
     for fault in faults:
         anew = f"`paritygate env remove {spec.name}`, then `paritygate env sync {spec.name}`"
         yield Finding(spec.name, "fault", f"{fault}. Run {anew}.")
@@ -166,7 +179,29 @@ def _examine(spec: EnvironmentSpec) -> Iterator[Finding]:
         )
 
 
-def _faults(spec: EnvironmentSpec, environment: Environment) -> Iterator[str]:
+def _not_ready(spec: EnvironmentSpec) -> Finding:
+    build = f"`paritygate env sync {spec.name}`"
+    if is_being_built(spec):
+        return Finding(spec.name, "absent", f"another process builds it now; {build} waits for that.")
+    if spec.directory.is_dir():
+        text = f"half-built: a build died in {spec.directory}, or its Python was removed. Run {build}."
+        return Finding(spec.name, "fault", text)
+    text = f"not built; the first export that needs it builds it, or {build} does."
+    return Finding(spec.name, "absent", text)
+
+
+def _left_behind(status: EnvironmentStatus) -> Finding:
+    whole = "an older one" if status.state == "outdated" else "a half-built older one"
+    known = status.name in SPECS
+    command = (
+        f"paritygate env remove {status.name} --outdated" if known else "paritygate env remove --outdated"
+    )
+    size = f"{status.size_bytes / 2**20:,.0f} MiB"
+    text = f"{whole} takes {size} in {status.directory}, and nothing uses it. Run `{command}`."
+    return Finding(status.name, "outdated", text)
+
+
+def _faults(spec: EnvironmentSpec, environment: Environment, say: Say, every_file: bool) -> Iterator[str]:
     distributions = installed(environment.directory)
     pins = pins_in(spec, environment.directory)
     for pin in pins.values():
@@ -177,11 +212,8 @@ def _faults(spec: EnvironmentSpec, environment: Environment) -> Iterator[str]:
             yield f"{pin.name} is {found.version} instead of {pin.version}"
     if foreign := sorted(set(distributions) - set(pins)):
         yield f"{', '.join(foreign)} was put there by somebody else"
-    for name, distribution in distributions.items():
-        changed = _changed_files(distribution)
-        if changed:
-            shown = ", ".join(changed[:_NAMED_FILES]) + (" and others" if len(changed) > _NAMED_FILES else "")
-            yield f"{len(changed)} files of {name} are not as they were installed: {shown}"
+    yield from _changed_files(spec, distributions, 0 if every_file else environment.built_at_ns, say)
+    say(f"{spec.name}: importing {', '.join(spec.modules)}")
     ended = run_supervised(
         [environment.python, "-I", "-c", TRIAL, *spec.modules],
         timeout_s=_IMPORT_TIMEOUT_S,
@@ -192,22 +224,21 @@ def _faults(spec: EnvironmentSpec, environment: Environment) -> Iterator[str]:
         yield f"importing {', '.join(spec.modules)} {ended.describe()}{word}"
 
 
-def _changed_files(distribution: importlib.metadata.Distribution) -> list[str]:
-    """Files that are gone or whose bytes are not those that the wheel's RECORD names.
-
-    Bytecode is left out: pip compiles anew what a wheel brings of it, and Python does whenever a source is newer.
-    """
-    changed = []
-    for file in distribution.files or ():
-        if file.hash is None or file.suffix == ".pyc":  # None: the record itself
-            continue
-        path = Path(str(file.locate()))
-        if not path.is_file() or _digest(path, file.hash.mode) != file.hash.value:
-            changed.append(str(file))
-    return changed
-
-
-def _digest(path: Path, algorithm: str) -> str:
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, algorithm).digest()
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+def _changed_files(
+    spec: EnvironmentSpec,
+    distributions: Mapping[str, importlib.metadata.Distribution],
+    built_at_ns: int,
+    say: Say,
+) -> Iterator[str]:
+    say(f"{spec.name}: looking at the files of {len(distributions)} packages")
+    to_read = {name: doubtful(files_of(each), built_at_ns) for name, each in distributions.items()}
+    to_read = {name: files for name, files in to_read.items() if files}
+    sizes = {name: sum(file.size_bytes or 0 for file in files) for name, files in to_read.items()}
+    done = 0
+    for name, files in to_read.items():
+        say(f"{spec.name}: reading {name} ({done / 2**20:,.0f} of {sum(sizes.values()) / 2**20:,.0f} MiB)")
+        done += sizes[name]
+        names = changed(files)
+        if names:
+            shown = ", ".join(names[:_NAMED_FILES]) + (" and others" if len(names) > _NAMED_FILES else "")
+            yield f"{len(names)} files of {name} are not as they were installed: {shown}"

@@ -15,7 +15,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ class Environment:
         python: Its interpreter.
         packages: Version of each pinned package.
         build_seconds: How long building it took.
+        built_at_ns: What the clock of its disk said when everything was installed; 0 where the marker is of a time
+            that did not write it down.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Environment:
     python: Path
     packages: dict[str, str]
     build_seconds: float
+    built_at_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,10 @@ class EnvironmentStatus:
         name: The environment's name.
         directory: Where it lies, or would lie.
         state: `ready`; `absent` (never built); `partial` (a build died or is going on); `outdated`
-            (complete, but of other pins or another Python; nothing uses it from here).
+            (of other pins or another Python, or of a framework that has another name now; nothing uses it).
         size_bytes: What its files take on disk; 0 if absent.
         exporters: The exporters that run in it.
-        packages: How many packages are pinned for it today.
+        packages: How many are installed in one that is ready, else how many are pinned; 0 if it is outdated.
         python: The version of Python that it is of, or would be built with; empty if it is of another one.
     """
 
@@ -85,13 +88,37 @@ def list_environments() -> list[EnvironmentStatus]:
     """Each environment we can build, and after it what older pins have left."""
     found: list[EnvironmentStatus] = []
     for spec in SPECS.values():
-        found.append(_status(spec, spec.directory, "ready"))
-        found += [
-            _status(spec, directory, "outdated")
-            for directory in _directories_of(spec.name)
-            if directory != spec.directory
-        ]
-    return found
+        found += [_status(spec), *outdated_environments(spec)]
+    return [*found, *forgotten_environments()]
+
+
+def outdated_environments(spec: EnvironmentSpec) -> list[EnvironmentStatus]:
+    """What older pins or another Python have left of an environment, half-built ones too."""
+    return [
+        _leftover(spec.name, directory, spec.exporters)
+        for directory in _directories_of(spec.name)
+        if directory != spec.directory
+    ]
+
+
+def forgotten_environments() -> list[EnvironmentStatus]:
+    """Environments of names that there are no more, as an older paritygate built them."""
+    return [_leftover(directory.name[:-13], directory, ()) for directory in _forgotten()]
+
+
+def is_being_built(spec: EnvironmentSpec) -> bool:
+    """Whether another process holds the environment's place for itself; nothing is waited for or written."""
+    try:
+        descriptor = os.open(_lock_file(spec.directory), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def sync(
@@ -143,10 +170,21 @@ def remove(framework: str, *, outdated: bool = False) -> list[Path]:
         EnvironmentFailure: If there is no such environment, or another process uses it.
     """
     spec = find_spec(framework)
+    return _remove([each for each in _directories_of(spec.name) if not outdated or each != spec.directory])
+
+
+def remove_forgotten() -> list[Path]:
+    """Remove the environments of names that there are no more; gives the directories that are gone.
+
+    Raises:
+        EnvironmentFailure: If another process uses one.
+    """
+    return _remove(_forgotten())
+
+
+def _remove(directories: Iterable[Path]) -> list[Path]:
     removed = []
-    for directory in _directories_of(spec.name):
-        if outdated and directory == spec.directory:
-            continue
+    for directory in directories:
         with _lock(directory, fcntl.LOCK_EX, 0.0, silent_line):
             _clear(directory)
         removed.append(directory)
@@ -185,14 +223,16 @@ def _build(spec: EnvironmentSpec, lock_fd: int, timeout_s: float, progress: Prog
 
 
 def _write_marker(spec: EnvironmentSpec, build_seconds: float) -> None:
+    draft = spec.directory / f".{MARKER_FILE}.partial"
+    draft.touch()
     marker: dict[str, Any] = {
         "schema": MARKER_SCHEMA,
         "name": spec.name,
         "packages": {pin.name: pin.version for pin in pins_in(spec, spec.directory).values()},
         "build_seconds": round(build_seconds, 1),
+        "built_at_ns": draft.stat().st_ctime_ns,  # by the disk's own clock, to be held against its files
     }
     os.sync()  # the marker must not reach the disk before what it vouches for
-    draft = spec.directory / f".{MARKER_FILE}.partial"
     with draft.open("w", encoding="utf-8") as file:
         json.dump(marker, file, indent=2, sort_keys=True)
         file.flush()
@@ -209,26 +249,49 @@ def _load(spec: EnvironmentSpec) -> Environment | None:
     # A link to an interpreter that was uninstalled since is as good as no environment.
     if marker.get("schema") != MARKER_SCHEMA or not os.access(python, os.X_OK):
         return None
-    return Environment(spec.name, spec.directory, python, marker["packages"], marker["build_seconds"])
+    packages, seconds = marker["packages"], marker["build_seconds"]
+    return Environment(spec.name, spec.directory, python, packages, seconds, marker.get("built_at_ns", 0))
 
 
 def _directories_of(name: str) -> list[Path]:
-    ours = re.compile(re.escape(name) + r"-[0-9a-f]{12}")
+    return [directory for directory in _directories() if directory.name[:-13] == name]
+
+
+def _directories() -> list[Path]:
+    """Every `<name>-<12 hex digits>` among the environments; what children see of us is named so too."""
     try:
         entries = list(environments_dir().iterdir())
     except FileNotFoundError:
         return []
-    return sorted(entry for entry in entries if entry.is_dir() and ours.fullmatch(entry.name))
+    named = re.compile(r"[a-z][a-z0-9_]*-[0-9a-f]{12}")
+    return sorted(entry for entry in entries if entry.is_dir() and named.fullmatch(entry.name))
 
 
-def _status(spec: EnvironmentSpec, directory: Path, if_complete: str) -> EnvironmentStatus:
-    state, size_bytes = "absent", 0
-    if directory.is_dir():
-        state = if_complete if (directory / MARKER_FILE).is_file() else "partial"
-        size_bytes = _size_bytes(directory)
-    python = platform.python_version() if directory == spec.directory else _python_of(directory)
-    packages = len(read_pins(spec.requirements))
-    return EnvironmentStatus(spec.name, directory, state, size_bytes, spec.exporters, packages, python)
+def _forgotten() -> list[Path]:
+    """Only what has our marker or our lock: the folder of environments may be somebody's own, with more in it."""
+    return [
+        directory
+        for directory in _directories()
+        if directory.name[:-13] not in SPECS
+        and ((directory / MARKER_FILE).is_file() or _lock_file(directory).is_file())
+    ]
+
+
+def _status(spec: EnvironmentSpec) -> EnvironmentStatus:
+    state, size_bytes, packages = "absent", 0, len(read_pins(spec.requirements))
+    if spec.directory.is_dir():
+        ready = _load(spec)
+        state = "partial" if ready is None else "ready"
+        packages = packages if ready is None else len(ready.packages)
+        size_bytes = _size_bytes(spec.directory)
+    python = platform.python_version()
+    return EnvironmentStatus(spec.name, spec.directory, state, size_bytes, spec.exporters, packages, python)
+
+
+def _leftover(name: str, directory: Path, exporters: tuple[str, ...]) -> EnvironmentStatus:
+    state = "outdated" if (directory / MARKER_FILE).is_file() else "partial"
+    size_bytes = _size_bytes(directory)
+    return EnvironmentStatus(name, directory, state, size_bytes, exporters, 0, _python_of(directory))
 
 
 def _python_of(directory: Path) -> str:
@@ -258,9 +321,13 @@ def _clear(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
+def _lock_file(directory: Path) -> Path:
+    return directory.with_name(directory.name + ".lock")
+
+
 @contextlib.contextmanager
 def _lock(directory: Path, mode: int, timeout_s: float, say: Say) -> Iterator[int]:
-    path = directory.with_name(directory.name + ".lock")
+    path = _lock_file(directory)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The file stays for ever: removing a lock file lets two processes hold "the" lock.

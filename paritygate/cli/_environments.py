@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paritygate.cli._output import out, print_json
-from paritygate.cli._progress import BuildDisplay
+from paritygate.cli._progress import BuildDisplay, BusyDisplay
 
 if TYPE_CHECKING:
     from paritygate.converter.environments.conflicts import Conflict
@@ -54,8 +54,16 @@ def list_(as_json: JsonFlag = False) -> None:
 
 def _row(seen: EnvironmentStatus) -> tuple[str, ...]:
     size = f"{seen.size_bytes / 2**20:,.0f} MiB" if seen.size_bytes else "-"
-    packages = str(seen.packages) if seen.state != "outdated" else "-"
-    return (seen.name, seen.state, size, seen.python or "-", packages, seen.digest, ", ".join(seen.exporters))
+    packages = str(seen.packages) if seen.packages else "-"
+    return (
+        seen.name,
+        seen.state,
+        size,
+        seen.python or "-",
+        packages,
+        seen.digest,
+        ", ".join(seen.exporters) or "-",
+    )
 
 
 def _as_json(seen: EnvironmentStatus) -> dict[str, object]:
@@ -90,9 +98,11 @@ def remove(
 ) -> None:
     """Delete a framework's environment.   Example: paritygate env remove tensorflow"""
     from paritygate.converter.environments import remove as delete
+    from paritygate.converter.environments import remove_forgotten
 
     names = _names(framework, all_ or (outdated and framework is None))
     directories = [directory for name in names for directory in delete(name, outdated=outdated)]
+    directories += remove_forgotten() if framework is None else []
     if as_json:
         print_json({"removed": [str(directory) for directory in directories]})
         return
@@ -122,6 +132,10 @@ def doctor(
         Path | None,
         typer.Option(help="A job.yaml: its framework, and the requirements.txt in its workdir."),
     ] = None,
+    every_file: Annotated[
+        bool,
+        typer.Option("--every-file", help="Read files too that were not touched since they were installed."),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Check this machine and its environments, or a job's requirements against a framework.
@@ -129,19 +143,19 @@ def doctor(
     Exit code 1 if anything is wrong.   Example: paritygate env doctor tensorflow --requirements requirements.txt
     """
     if requirements is None and job is None:
-        _report_findings(framework, as_json)
+        _report_findings(framework, every_file, as_json)
     else:
         _report_conflicts(framework, requirements, job, as_json)
 
 
-def _report_findings(framework: str | None, as_json: bool) -> None:
+def _report_findings(framework: str | None, every_file: bool, as_json: bool) -> None:
     from paritygate.converter.environments.doctor import examine
 
     findings: list[Finding] = []
-    for finding in examine(framework):
-        findings.append(finding)
-        if not as_json:
-            out().print(f"{finding.subject:<11} {finding.state:<7} {finding.message}", markup=False)
+    with BusyDisplay(silent=as_json) as display:
+        for finding in examine(framework, display.busy_with, every_file=every_file):
+            findings.append(finding)
+            display.say(f"{finding.subject:<11} {finding.state:<8} {finding.message}")
     if as_json:
         print_json({"findings": [asdict(finding) for finding in findings]})
     if any(finding.state == "fault" for finding in findings):

@@ -1,4 +1,4 @@
-"""How the build of an environment looks: a bar on a terminal, a line for each package elsewhere."""
+"""How long work looks: a bar or a word on what goes on at a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from paritygate.cli._output import out
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from rich.status import Status
 
     from paritygate.converter.environments.progress import BuildStep
 
@@ -61,6 +62,39 @@ class BuildDisplay:
             what=step.package,
             size=size,
         )
+
+
+class BusyDisplay:
+    """Prints lines as they come; on a terminal it says below them what goes on, while its `with` block lasts."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self._console = out()
+        self._silent = silent
+        self._status: Status | None = None
+
+    def __enter__(self) -> BusyDisplay:
+        if self._console.is_terminal and not self._silent:
+            self._status = self._console.status("")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _where: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def say(self, line: str) -> None:
+        """Print one line that stays."""
+        if not self._silent:
+            self._console.print(line, markup=False)
+
+    def busy_with(self, what: str) -> None:
+        """Show what goes on now, where that can be taken back."""
+        if self._status is not None:
+            from rich.text import Text
+
+            self._status.update(Text(what))
 
 
 def _new_bar(console: Any) -> Progress:

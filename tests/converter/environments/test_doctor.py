@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from paritygate.converter.environments import Environment, Finding, examine, sync
+from paritygate.converter.environments import (
+    Environment,
+    Finding,
+    examine,
+    list_environments,
+    remove,
+    remove_forgotten,
+    sync,
+)
+from paritygate.converter.environments.intact import InstalledFile
 from paritygate.converter.environments.manager import MARKER_FILE
 from support.environments import TinyIndex
 
@@ -116,6 +128,94 @@ def test_what_is_wrong_with_an_environment_is_named(
     assert {finding.state for finding in findings} == {"fault"}
     assert any(match in finding.message for finding in findings), findings
     assert all("paritygate env sync tiny`" in finding.message for finding in findings)
+
+
+def test_what_was_not_touched_since_the_build_is_not_read(
+    index: TinyIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = sync(_NAME)
+    read: list[str] = []
+    whole = InstalledFile.has_its_bytes
+    monkeypatch.setattr(InstalledFile, "has_its_bytes", lambda file: read.append(file.name) or whole(file))
+    assert [finding.state for finding in _of_environment()] == ["ok"]
+    assert read == []
+    (_site_packages(environment) / "tinyframework.py").touch()
+    assert [finding.state for finding in _of_environment()] == ["ok"]
+    assert read == ["tinyframework.py"]
+    assert [finding.state for finding in examine(_NAME, every_file=True) if finding.subject == _NAME] == [
+        "ok"
+    ]
+    assert {"tinyframework.py", "tinyframework-1.0.dist-info/WHEEL"} <= set(read[1:])
+
+
+def test_a_change_that_hides_its_time_and_size_is_found(index: TinyIndex) -> None:
+    environment = sync(_NAME)
+    wheel = _site_packages(environment) / "tinyframework-1.0.dist-info" / "WHEEL"
+    before = wheel.stat()
+    wheel.write_text(wheel.read_text().replace("Generator: tests", "Generator: other"))
+    os.utime(wheel, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert wheel.stat().st_size == before.st_size
+    (finding,) = _of_environment()
+    assert (
+        "1 files of tinyframework are not as they were installed: tinyframework-1.0.dist" in finding.message
+    )
+
+
+def test_an_environment_that_does_not_know_when_it_was_built_is_read_whole(index: TinyIndex) -> None:
+    environment = sync(_NAME)
+    _change_a_file(environment)
+    marker = environment.directory / MARKER_FILE
+    told = json.loads(marker.read_text())
+    del told["built_at_ns"]
+    marker.write_text(json.dumps(told))
+    (finding,) = _of_environment()
+    assert finding.state == "fault"
+
+
+def test_what_older_pins_and_names_left_is_named_with_the_command_that_removes_it(index: TinyIndex) -> None:
+    old = sync(_NAME).directory
+    index.pin("tinyframework==1.0", "# other bytes")
+    half = old.with_name(f"{_NAME}-0123456789ab")
+    half.mkdir()
+    forgotten = old.with_name("gone-0123456789ab")
+    forgotten.mkdir()
+    (forgotten / MARKER_FILE).write_text("{}")
+    somebodys = old.with_name("photos-0123456789ab")
+    somebodys.mkdir()
+
+    found = {
+        finding.message.partition(", and nothing uses it. Run ")[::2]
+        for finding in examine()
+        if finding.state == "outdated"
+    }
+    said = {(text.partition(" takes ")[0], text.rpartition("/")[2], command) for text, command in found}
+    assert said == {
+        ("an older one", old.name, "`paritygate env remove tiny --outdated`."),
+        ("a half-built older one", half.name, "`paritygate env remove tiny --outdated`."),
+        ("an older one", forgotten.name, "`paritygate env remove --outdated`."),
+    }
+    assert {(each.name, each.state) for each in list_environments() if each.directory == forgotten} == {
+        ("gone", "outdated")
+    }
+    assert remove(_NAME, outdated=True) == sorted([half, old])
+    assert remove_forgotten() == [forgotten]
+    assert somebodys.is_dir()
+
+
+def test_an_environment_that_is_being_built_is_no_fault(index: TinyIndex) -> None:
+    reached = index.folder / "reached"
+    index.offer(body=f"import time\nopen({str(reached)!r}, 'w').close()\ntime.sleep(120)\n")
+    builder = index.build_in_another_process()
+    try:
+        deadline = time.monotonic() + 60
+        while not reached.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (finding,) = _of_environment()
+        assert finding.state == "absent"
+        assert "another process builds it now" in finding.message
+    finally:
+        builder.kill()
+        builder.communicate()
 
 
 def test_the_machine_is_looked_at_too(index: TinyIndex) -> None:

@@ -128,5 +128,6 @@ def test_a_supplement_is_installed_with_the_build_that_needs_it_only(
     index.offer(build, requires=["tinygpu>=2"] if drawn_in else [])
     built = sync("tiny")
     assert built.packages == ({"tinyframework": "1.0"} | ({"tinygpu": "2.0"} if drawn_in else {}))
+    assert [each.packages for each in list_environments() if each.state == "ready"] == [len(built.packages)]
     assert list(built.directory.glob("lib/*/site-packages/tinygpu.py")) != [] or not drawn_in
     assert [finding.state for finding in examine("tiny") if finding.subject == "tiny"] == ["ok"]
