@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paritygate.converter.errors import EnvironmentFailure
+from paritygate.converter.names import meant
 
 REQUIREMENTS_DIR = Path(__file__).parent / "requirements"
 DIRECTORY_VARIABLE = "PARITYGATE_ENV_DIR"
@@ -98,6 +99,9 @@ SPECS: dict[str, EnvironmentSpec] = {
 }
 """The environments by name; a new one is a line here and a file in `requirements/`."""
 
+NEED_NONE = ("onnx", "pmml")
+"""Exporters that read their files with what paritygate itself has."""
+
 
 def environments_dir() -> Path:
     """The folder that holds all environments: `$PARITYGATE_ENV_DIR`, or one in the user's cache."""
@@ -120,6 +124,14 @@ def find_spec(framework: str) -> EnvironmentSpec:
             return spec
     known = ", ".join(f"'{name}'" for name in sorted(SPECS))
     raise EnvironmentFailure(
-        f"there is no framework environment '{framework}' (known: {known}). "
-        "Install the framework beside paritygate to export in this process."
+        f"there is no framework environment '{framework}' (known: {known}). {_advice(framework)}"
     )
+
+
+def _advice(framework: str) -> str:
+    if framework in NEED_NONE:
+        return f"{framework.upper()} files are exported without one: `paritygate export FILE`."
+    near = meant(framework, [*SPECS, *(name for spec in SPECS.values() for name in spec.exporters)])
+    if near is not None:
+        return f"Did you mean '{near}'?"
+    return "Install the framework beside paritygate to export in this process."

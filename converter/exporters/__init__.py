@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from paritygate.converter.checkpoints.sniffing import refuse_foreign
 from paritygate.converter.config import EXTERNAL_DATA_THRESHOLD_BYTES, ExportConfig
 from paritygate.converter.exporters.detection import detect
+from paritygate.converter.names import meant
 from paritygate.converter.types import Feeds
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def get_exporter(name: str) -> Exporter:
         ValueError: If no exporter has this name; the text lists those that are known.
     """
     if name not in EXPORTERS:
-        raise ValueError(f"unknown framework {name!r}; expected one of {sorted(EXPORTERS)}.")
+        near = meant(name, EXPORTERS)
+        hint = f"Did you mean {near!r}? " if near else ""
+        raise ValueError(f"unknown framework {name!r}. {hint}Expected one of {', '.join(sorted(EXPORTERS))}.")
     exporter: Exporter = pkgutil.resolve_name(EXPORTERS[name])()
     return exporter
 

@@ -8,14 +8,7 @@ from typing import Any
 from paritygate.converter.checkpoints.factories import build, is_factory
 from paritygate.converter.checkpoints.sniffing import look_at
 from paritygate.converter.errors import FactoryError, FrameworkMissing, SourceError, SourceNotFound
-
-FRAMEWORK_MODULES = {
-    "torch": "pytorch", "lightning": "pytorch", "pytorch_lightning": "pytorch", "transformers": "pytorch",
-    "keras": "keras", "tf_keras": "keras", "tensorflow": "tensorflow",
-    "jax": "jax", "flax": "jax", "paddle": "paddle", "mindspore": "mindspore",
-    "sklearn": "sklearn", "xgboost": "xgboost", "lightgbm": "lightgbm",
-}  # fmt: skip
-"""What training code imports -> the exporter in whose environment that can be imported."""
+from paritygate.converter.names import FRAMEWORK_MODULES
 
 
 def detect(source: Any) -> str:

@@ -33,7 +33,13 @@ def export(
     source: Annotated[str, typer.Argument(help="A checkpoint, a saved model, or module:factory.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The bundle directory to make.")],
     name: Annotated[str | None, typer.Option(help="The model's name; default: the source's.")] = None,
-    framework: Annotated[str | None, typer.Option(help="When it cannot be told from the source.")] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            help="When it cannot be told from the source: pytorch, keras, tensorflow, jax, sklearn, xgboost, "
+            "lightgbm, paddle, mindspore, pmml or onnx."
+        ),
+    ] = None,
     factory: Annotated[
         str | None, typer.Option(help="module:function that builds the network whose weights SOURCE holds.")
     ] = None,

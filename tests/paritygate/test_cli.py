@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,15 @@ def test_help_imports_no_framework() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_help_of_export_names_every_framework(capsys: pytest.CaptureFixture[str]) -> None:
+    from paritygate.converter.exporters import EXPORTERS
+
+    with pytest.raises(SystemExit):
+        main(["export", "--help"])
+    shown = re.split(r"\W+", capsys.readouterr().out.partition("--framework")[2].partition("--factory")[0])
+    assert set(EXPORTERS) <= set(shown)
+
+
 def test_every_setting_of_the_gateway_is_a_flag() -> None:
     import dataclasses
     import inspect
@@ -111,6 +121,11 @@ BAD_COMMANDS = {
         "memory",
     ),
     "a framework without an environment": (["env", "sync", "no-such-framework"], "no-such-framework"),
+    "a framework by its package's name": (
+        ["export", "x.pt", "-o", "b", "--framework", "torch"],
+        "Did you mean 'pytorch'?",
+    ),
+    "an environment by its package's name": (["env", "doctor", "tf"], "Did you mean 'tensorflow'?"),
 }
 
 

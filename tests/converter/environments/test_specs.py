@@ -9,7 +9,7 @@ import pytest
 
 from paritygate.converter.environments import SPECS, environments_dir
 from paritygate.converter.environments.pins import read_pins
-from paritygate.converter.environments.specs import REQUIREMENTS_DIR, find_spec
+from paritygate.converter.environments.specs import NEED_NONE, REQUIREMENTS_DIR, find_spec
 from paritygate.converter.errors import EnvironmentFailure
 from paritygate.converter.exporters import EXPORTERS
 
@@ -41,6 +41,26 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         EnvironmentFailure, match=re.escape(f"no framework environment 'mxnet' (known: {known})")
     ):
         find_spec("mxnet")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("torch", "Did you mean 'pytorch'?"),
+        ("scikit-learn", "Did you mean 'sklearn'?"),
+        ("tres", "Did you mean 'trees'?"),
+        ("onnx", "ONNX files are exported without one: `paritygate export FILE`."),
+    ],
+)
+def test_a_name_that_is_near_is_told(name: str, said: str) -> None:
+    with pytest.raises(EnvironmentFailure, match=re.escape(said)):
+        find_spec(name)
+
+
+def test_every_exporter_has_an_environment_or_needs_none() -> None:
+    served = {name for spec in SPECS.values() for name in spec.exporters}
+    assert served.isdisjoint(NEED_NONE)
+    assert served | set(NEED_NONE) == set(EXPORTERS)
 
 
 def test_other_pins_are_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from paritygate.converter.errors import FactoryError, FrameworkMissing, SourceError, SourceNotFound
 from paritygate.converter.exporters import EXPORTERS, detect, export_model
-from paritygate.converter.exporters.detection import FRAMEWORK_MODULES
+from paritygate.converter.names import FRAMEWORK_MODULES
 
 
 @pytest.fixture(autouse=True)
