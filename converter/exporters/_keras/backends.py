@@ -47,6 +47,7 @@ class ForeignModel(SourceModel):
         backend: The backend that it runs on.
         described: What it takes and gives.
         inputs: The same as the base asks for.
+        trust: Whether code that its configuration carries may be run.
     """
 
     model: Any
@@ -57,6 +58,7 @@ class ForeignModel(SourceModel):
     dims_are_declared: bool = True
     weights: Weights = field(default_factory=Weights)
     notes: list[str] = field(default_factory=list)
+    trust: bool = False
     _twin: Call | None = None
     _outputs: list[str] = field(default_factory=list)
 
@@ -72,7 +74,7 @@ class ForeignModel(SourceModel):
 
     def run_float64(self, feeds: Feeds) -> dict[str, Array] | None:
         """Call a twin of double precision; JAX computes none unless the whole process is switched to it."""
-        build = twin_builder(self.model)
+        build = twin_builder(self.model, trust=self.trust)
         if self.backend == "jax" or build is None:
             return None
         self._twin = self._twin or build()
@@ -154,7 +156,14 @@ def open_foreign(model: Any, backend: str, config: ExportConfig, weights: Weight
         "TensorFlow."
     )
     return ForeignModel(
-        model, backend, described, described.inputs, described.example, weights=weights, notes=[note]
+        model,
+        backend,
+        described,
+        described.inputs,
+        described.example,
+        weights=weights,
+        notes=[note],
+        trust=config.trust,
     )
 
 

@@ -93,7 +93,7 @@ def open_model(model: Any, config: ExportConfig, weights: Weights) -> SourceMode
         weights=weights,
         positional_names=described.outputs,
         output_shapes=described.output_shapes,
-        build_twin=twin_builder(model),
+        build_twin=twin_builder(model, trust=config.trust),
         ranges=described.ranges,
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,32 @@ _TWIN_LIMIT_BYTES = 4 * 2**30
 _NARROW_POLICIES = ("float16", "bfloat16", "float32", "mixed_float16", "mixed_bfloat16")
 
 
-def twin_builder(model: Any) -> Callable[[], Call] | None:
-    """Builds the double-precision twin; None for a model whose twin would fill the memory."""
+def twin_builder(model: Any, *, trust: bool) -> Callable[[], Call] | None:
+    """Builds the double-precision twin; None for a model whose twin would fill the memory.
+
+    Args:
+        model: The model.
+        trust: Whether code that its configuration carries, as that of a Lambda layer, may be run.
+    """
     if model.count_params() * 8 > _TWIN_LIMIT_BYTES:
         return None
-    return lambda: packed_call(_double_precision(model))
+
+    def build() -> Call:
+        with _unsafe(model) if trust else nullcontext():
+            return packed_call(_double_precision(model))
+
+    return build
+
+
+def _unsafe(model: Any) -> AbstractContextManager[Any]:
+    """Let Keras make Lambda layers anew for a while; it is off again afterwards."""
+    package = "keras"
+    if any(kind.__module__.split(".")[0] == "tf_keras" for kind in type(model).__mro__):
+        package = "tf_keras"
+    scope: AbstractContextManager[Any] = importlib.import_module(
+        f"{package}.src.saving.serialization_lib"
+    ).SafeModeScope(safe_mode=False)
+    return scope
 
 
 def _double_precision(model: Any) -> Any:
