@@ -17,7 +17,9 @@ from typing import Any
 
 from paritygate.converter.errors import FactoryError, SourceNotFound
 
-_FORM = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_FORM = re.compile(rf"(?P<module>{_MODULE.pattern}):(?P<name>{_MODULE.pattern})")
+_FILE_FORM = re.compile(rf"(?P<path>[^:\0]+\.py):(?P<name>{_MODULE.pattern})")
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,47 @@ def build(factory: str) -> Built:
         SourceNotFound: If there is no such module.
         FactoryError: If the module or the factory raises, or has no such name; one line with file and line.
     """
+    name = module_of(factory)
+    with working_directory_on_path():
+        module = _import(name, factory)
+        target = _attribute(module, factory.partition(":")[2], factory)
+        made = _call(target, module, factory) if _is_factory_function(target) else target
+    return Built(*made) if isinstance(made, tuple) and len(made) == 2 else Built(made)
+
+
+def module_of(factory: str) -> str:
+    """The module that a factory names; nothing is looked for.
+
+    Raises:
+        FactoryError: If the text is no `module:function`, or names a file; it says how that is written.
+    """
+    refuse_file_name(factory)
     match = _FORM.fullmatch(factory)
     if match is None:
         raise FactoryError(f"{factory!r} is no factory; expected module:function, as in train:build_model.")
-    with working_directory_on_path():
-        module = _import(match["module"], factory)
-        target = _attribute(module, match["name"], factory)
-        made = _call(target, module, factory) if _is_factory_function(target) else target
-    return Built(*made) if isinstance(made, tuple) and len(made) == 2 else Built(made)
+    return match["module"]
+
+
+def refuse_file_name(text: str) -> None:
+    """Refuse `net.py:build`, which Python would take for the module `py` in a package `net`.
+
+    Raises:
+        FactoryError: Naming the module of the file.
+    """
+    match = _FILE_FORM.fullmatch(text)
+    if match is None or not Path(match["path"]).stem.isidentifier():
+        return
+    path, name = Path(match["path"]), match["name"]
+    package = path.with_suffix("")
+    if package.joinpath("py.py").exists() or package.joinpath("py").is_dir():
+        return  # there is such a module, and Python finds it before the file
+    *folders, stem = package.parts
+    inside = ".".join([*folders, stem])
+    if not path.is_absolute() and ".." not in folders and _MODULE.fullmatch(inside):
+        raise FactoryError(f"{text!r} names a file, and a factory names its module. Write {inside}:{name}.")
+    raise FactoryError(
+        f"{text!r} names a file, and a factory names a module. Run in {path.parent} and write {stem}:{name}."
+    )
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ import importlib.util
 from pathlib import Path
 
 from paritygate.converter.bundle import Bundle
-from paritygate.converter.checkpoints.factories import is_factory
+from paritygate.converter.checkpoints.factories import is_factory, refuse_file_name
 from paritygate.converter.checkpoints.files import existing_file
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.environments.isolated import export_isolated
 from paritygate.converter.environments.progress import OnStep
 from paritygate.converter.environments.protocol import Event, OnEvent
+from paritygate.converter.environments.reach import refuse_unreachable
 from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec
 from paritygate.converter.errors import FrameworkMissing, ModuleMissing
@@ -46,6 +47,9 @@ def export_source(
         ConverterError: Whatever hinders the export, as one line.
         ValueError: If an argument cannot be meant.
     """
+    for text in (source, config.factory):
+        if text is not None and not Path(text).exists():
+            refuse_file_name(text)
     try:
         exporter = exporter_for(source, framework)
     except FrameworkMissing as missing:
@@ -69,6 +73,8 @@ def export_source(
     ):  # the prefix of a TensorFlow checkpoint
         _refuse_missing(Path(source))
     exporter.refuse_early(source, config)
+    if spec is not None:
+        _refuse_unreachable(source, config, spec)
     if on_event is not None and why is not None and isolated is None:
         on_event(Event("progress", f"{why}: exporting in its own environment"))
     request = ExportRequest(source, config, exporter.name)
@@ -84,10 +90,18 @@ def _export_where_it_is(
     on_step: OnStep | None,
 ) -> Bundle:
     """Export a factory whose framework is not here; what it gives is told where it can be built."""
-    if _environment_of(missing.exporter) is None:
+    spec = _environment_of(missing.exporter)
+    if spec is None:
         raise missing
+    _refuse_unreachable(source, config, spec)
     request = ExportRequest(source, config, exporter=None)
     return export_isolated(missing.exporter, request, Path(directory), on_event, on_step=on_step)
+
+
+def _refuse_unreachable(source: str, config: ExportConfig, spec: EnvironmentSpec) -> None:
+    named = source if is_factory(source) and not Path(source).exists() else config.factory
+    if named is not None:
+        refuse_unreachable(named, spec)
 
 
 def _refuse_missing(path: Path) -> None:
