@@ -50,6 +50,11 @@ class LaidOut:
         """The largest difference between an answer and the sealed one."""
         return max(figure.max_abs_diff for figure in self.figures)
 
+    @property
+    def share(self) -> float:
+        """The most of what is allowed that an answer has used, see `Figure.share`."""
+        return max(figure.share for figure in self.figures)
+
 
 def lay_out(
     bundle: Bundle,

@@ -283,7 +283,7 @@ def _publish(bundle: Path, repository: str) -> dict[str, Any]:
     if done.returncode != 0 or "version" not in said:
         last = (done.stderr.strip().splitlines() or [f"the child ended with code {done.returncode}"])[-1]
         raise _publish_failed(bundle, repository, str(said.get("error") or last))
-    names = ("version", "created", "verdict", "max_abs_diff", "path")
+    names = ("version", "created", "verdict", "max_abs_diff", "share_of_allowed", "path")
     return {name: said.get(name) for name in names}
 
 

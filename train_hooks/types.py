@@ -289,6 +289,7 @@ class HookResult:
         created: False where the repository had these bytes already.
         verdict: Verdict of the certificate, or None where nothing was validated.
         max_abs_diff: Largest absolute difference of any output in any case, or None.
+        share_of_allowed: The most of what is allowed that any output in any case has used, 1 being all; or None.
         path: Directory of the published version, or None.
         seconds: Time that the hook took.
     """
@@ -302,6 +303,7 @@ class HookResult:
     created: bool | None = None
     verdict: str | None = None
     max_abs_diff: float | None = None
+    share_of_allowed: float | None = None
     path: str | None = None
     seconds: float = 0.0
 
@@ -320,6 +322,8 @@ class HookResult:
             return f"{self.name}: bundle {self.bundle} ({self.bundle_digest})"
         how = "published" if self.created else "was already published"
         figure = "" if self.max_abs_diff is None else f", max abs diff {self.max_abs_diff:.3g}"
+        if self.share_of_allowed is not None:
+            figure += f", {100 * self.share_of_allowed:.2g} % of what is allowed"
         where = f"as version {self.version} in {self.repository}"
         return f"{self.name} {how} {where} (parity {self.verdict}{figure})"
 

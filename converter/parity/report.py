@@ -87,6 +87,11 @@ class Figure:
     counted: bool = True
 
     @property
+    def share(self) -> float:
+        """The part of what is allowed that was used, by one element or over all, whichever is more; 1 is all."""
+        return max(self.scaled_error, self.noise_error or 0.0)
+
+    @property
     def finite(self) -> int:
         """How many elements of the source's output were numbers, neither NaN nor infinite."""
         if self.specials is None:
@@ -122,6 +127,11 @@ class Figure:
             f"output {self.output!r}: max_abs_diff {self.max_abs_diff:.6g} at {place} "
             f"(source {self.worst.reference}, ONNX {self.worst.candidate}); {self.reason or 'agrees'} ({where})"
         )
+
+
+def shown_share(share: float) -> str:
+    """A share of what is allowed in words, such as `1.3 % of what is allowed`."""
+    return f"{100 * share:.2g} % of what is allowed" if share < 10 else f"{share:.3g} times what is allowed"
 
 
 def never_finite(figures: Iterable[Figure]) -> str | None:
@@ -229,6 +239,19 @@ class Certificate:
     def max_abs_diff(self) -> float | int:
         """Largest absolute difference over all figures that count; infinite if there is none."""
         return max((figure.max_abs_diff for figure in self.figures if figure.counted), default=math.inf)
+
+    @property
+    def share(self) -> float:
+        """Largest share of what is allowed over all figures that count; infinite if there is none."""
+        return max((figure.share for figure in self.figures if figure.counted), default=math.inf)
+
+    @property
+    def differences(self) -> str:
+        """The largest absolute difference and the largest share of what is allowed, in a few words.
+
+        They need not be of one case: large values may lie off by more.
+        """
+        return f"largest difference {self.max_abs_diff:.2e}, {shown_share(self.share)}"
 
     @property
     def tolerance(self) -> ToleranceConfig:

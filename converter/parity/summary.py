@@ -62,10 +62,11 @@ def _figures(certificate: Certificate) -> Iterator[str]:
     for figure in worst[:MAX_OUTPUTS]:
         mode = "on" if figure.optimized else "off"
         diff = largest[figure.output, figure.optimized]
-        share = max(figure.scaled_error, figure.noise_error or 0.0)
         name = figure.output if len(figure.output) <= 24 else figure.output[:21] + "..."
         place = "" if figure.worst is None else f" at [{', '.join(map(str, figure.worst.index))}]"
-        yield (f"  {name:<24} {mode:<9} {figure.rung:<17} {diff:>12.4g} {share:>9.3g}x  {figure.case}{place}")
+        yield (
+            f"  {name:<24} {mode:<9} {figure.rung:<17} {diff:>12.4g} {figure.share:>9.3g}x  {figure.case}{place}"
+        )
     if len(worst) > MAX_OUTPUTS:
         yield f"  ... and {len(worst) - MAX_OUTPUTS} more, all better than these"
     demoted = len(certificate.figures) - len(counted)
@@ -76,7 +77,7 @@ def _worst_by_output(figures: list[Figure]) -> list[Figure]:
     """For each output and session its worst figure, failing ones and large errors first."""
 
     def badness(figure: Figure) -> tuple[bool, float]:
-        return figure.verdict != "pass", max(figure.scaled_error, figure.noise_error or 0.0)
+        return figure.verdict != "pass", figure.share
 
     worst: dict[tuple[str, bool], Figure] = {}
     for figure in figures:

@@ -21,6 +21,7 @@ from paritygate.converter.parity.report import (
     SelfTest,
     Verdict,
     never_finite,
+    shown_share,
 )
 from paritygate.converter.parity.selftest import self_test
 from paritygate.converter.parity.sweep import CaseResult, Ruling, rule
@@ -133,8 +134,9 @@ def _verdict(ruling: Ruling, figures: Sequence[Figure]) -> tuple[Verdict, str]:
     largest = max(counted, key=lambda figure: figure.max_abs_diff)
     outputs = len({figure.output for figure in counted})
     limits = "".join(f"; {entry.dim} is fixed at {entry.size}" for entry in ruling.demoted)
+    share = shown_share(max(figure.share for figure in counted))
     reason = (
-        f"{len(counted)} figures over {outputs} output{'s' * (outputs > 1)} agree, "
+        f"{len(counted)} figures over {outputs} output{'s' * (outputs > 1)} agree, at most {share}, "
         f"max_abs_diff {largest.max_abs_diff:.3g} (output {largest.output!r}, case {largest.case!r}){limits}"
     )
     return "pass", reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -222,7 +223,6 @@ def publish(
         bundle_path, repo, model_name=name, allow_unproven=allow_unproven, max_batch_size=max_batch_size
     )
     verdict = certificate.verdict if certificate else "unproven"
-    max_abs_diff = certificate.max_abs_diff if certificate else None
     if as_json:
         print_json(
             {
@@ -232,16 +232,22 @@ def publish(
                 "created": published.created,
                 "path": str(published.path),
                 "verdict": verdict,
-                "max_abs_diff": max_abs_diff,
+                "max_abs_diff": _figure(certificate.max_abs_diff) if certificate else None,
+                "share_of_allowed": _figure(certificate.share) if certificate else None,
                 "framework": bundle.manifest["framework"]["name"],
             }
         )
         return
     done = "published" if published.created else "already there"
-    proof = f"{verdict}, largest difference {max_abs_diff:.2e}" if max_abs_diff is not None else verdict
+    proof = f"{verdict}, {certificate.differences}" if certificate else verdict
     out().print(
         f"{done}  {published.model} version {published.version}  ({proof})\n           {published.path}"
     )
+
+
+def _figure(value: float) -> float | None:
+    """A figure as JSON has it, which knows no infinity."""
+    return value if math.isfinite(value) else None
 
 
 def lint(

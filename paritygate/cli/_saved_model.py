@@ -29,6 +29,7 @@ def saved_model(
     """
     from paritygate.cli._progress import BuildDisplay
     from paritygate.converter.bundle import read_bundle
+    from paritygate.converter.parity.report import shown_share
     from paritygate.converter.saved_model import lay_out
 
     with BuildDisplay(silent=as_json) as display:
@@ -41,11 +42,13 @@ def saved_model(
                 "signature": laid.signature,
                 "figures": len(laid.figures),
                 "max_abs_diff": laid.max_abs_diff,
+                "share_of_allowed": laid.share,
             }
         )
         return
+    differences = f"largest difference {laid.max_abs_diff:.2e}, {shown_share(laid.share)}"
     out().print(
         f"laid out  version {laid.version}, signature {laid.signature}  ({len(laid.figures)} figures agree with "
-        f"the sealed answers, largest difference {laid.max_abs_diff:.2e})\n          {laid.path}",
+        f"the sealed answers, {differences})\n          {laid.path}",
         markup=False,
     )

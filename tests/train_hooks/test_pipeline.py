@@ -75,6 +75,8 @@ def test_a_model_is_proven_and_published_by_a_child_and_the_scratch_bundle_goes(
     certificate = published.certificate()
     assert certificate is not None
     assert certificate.max_abs_diff == result.max_abs_diff
+    assert certificate.share == result.share_of_allowed
+    assert f", {100 * certificate.share:.2g} % of what is allowed)" in str(result)
 
 
 def test_a_bundle_whose_place_was_chosen_is_kept_after_publishing(tmp_path: Path) -> None:

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from paritygate.converter.parity import attest, validate_bundle
 from paritygate.converter.parity.metrics import Specials
-from paritygate.converter.parity.report import Attestation, Certificate, Figure, RuntimeInfo, SelfTest, Worst
+from paritygate.converter.parity.report import (
+    Attestation,
+    Certificate,
+    Figure,
+    RuntimeInfo,
+    SelfTest,
+    Worst,
+    shown_share,
+)
 from paritygate.converter.parity.tolerance import ToleranceConfig
 from paritygate.converter.runtime.onnxruntime import open_session
 from paritygate.converter.schemas import load_schema
@@ -53,6 +61,21 @@ def test_the_machine_form_holds_no_value_that_json_does_not_know(failing: Certif
         raise AssertionError(name)
 
     json.loads(failing.to_bytes(), parse_constant=refuse)
+
+
+def test_differences_are_told_in_their_unit_and_as_a_share_of_what_is_allowed(passing: Certificate) -> None:
+    near = replace(passing.figures[0], max_abs_diff=0.001, scaled_error=0.5, noise_error=0.25)
+    far = replace(passing.figures[1], max_abs_diff=0.25, scaled_error=0.125, noise_error=None)
+    told = replace(passing, figures=(near, far))
+    assert told.share == 0.5
+    assert told.differences == "largest difference 2.50e-01, 50 % of what is allowed"
+    noisy = replace(near, noise_error=0.75)
+    demoted = replace(far, scaled_error=math.inf, counted=False)
+    assert replace(passing, figures=(noisy, demoted)).share == 0.75
+    assert replace(passing, figures=()).share == math.inf
+    assert shown_share(math.inf) == "inf times what is allowed"
+    assert 0 < passing.share <= 1
+    assert shown_share(passing.share) in passing.reason
 
 
 def test_the_largest_difference_leaves_out_figures_of_demoted_dims(passing: Certificate) -> None:
