@@ -13,7 +13,7 @@ class AdminFacade(Facade):
 
     def __init__(self, dataplane: DataPlane) -> None:
         super().__init__(dataplane)
-        api = new_api("paritygate admin", dataplane)
+        api = new_api("paritygate admin", dataplane, starts_at="/v2/repository")
         add_repository(api, dataplane, admin=True)
         self._server = HttpServer(api, dataplane.settings)
 

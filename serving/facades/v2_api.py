@@ -29,6 +29,15 @@ class ErrorBody(BaseModel):
     error: str
 
 
+class FrontBody(BaseModel):
+    """What answers on this port, and where to read on."""
+
+    name: str
+    version: str
+    docs: str
+    api: str
+
+
 class ServerMetadataBody(BaseModel):
     """What the server is and which extensions it has."""
 
@@ -95,7 +104,7 @@ class InferResponseBody(BaseModel):
 
 def build_api(dataplane: DataPlane) -> FastAPI:
     """The documented API in front of a data plane."""
-    api = new_api("paritygate", dataplane)
+    api = new_api("paritygate", dataplane, starts_at="/v2")
     _add_health(api, dataplane)
     _add_models(api, dataplane)
     add_repository(api, dataplane, admin=False)
@@ -103,8 +112,14 @@ def build_api(dataplane: DataPlane) -> FastAPI:
     return api
 
 
-def new_api(title: str, dataplane: DataPlane) -> FastAPI:
-    """An empty API whose errors all have the protocol's form."""
+def new_api(title: str, dataplane: DataPlane, *, starts_at: str) -> FastAPI:
+    """An API whose errors all have the protocol's form, and that has nothing but its front page yet.
+
+    Args:
+        title: What it is called.
+        dataplane: What is behind it.
+        starts_at: The path under which its calls are.
+    """
     api = FastAPI(
         title=title,
         version=dataplane.server_metadata().version,
@@ -139,6 +154,12 @@ def new_api(title: str, dataplane: DataPlane) -> FastAPI:
     for kind, handler in handlers.items():
         api.add_exception_handler(kind, handler)
     api.middleware("http")(_catch_all(on_error))
+
+    @api.get("/", tags=["server"], responses=_documented({}, FrontBody))
+    async def front() -> Response:
+        """What answers here; for whoever opens the address in a browser."""
+        return _json({"name": api.title, "version": api.version, "docs": api.docs_url, "api": starts_at})
+
     return api
 
 

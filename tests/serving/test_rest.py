@@ -348,7 +348,7 @@ def test_what_is_no_http_gets_one_json_error(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "error"),
     [
-        ("GET", "/", 404, "Not Found"),
+        ("GET", "/no-such-page", 404, "Not Found"),
         ("GET", "/v2/", 404, "Not Found"),
         ("GET", "/v2/models/fp32/", 404, "Not Found"),
         ("GET", "/v2/models/fp32/infer/x", 404, "Not Found"),
@@ -393,6 +393,23 @@ def test_index_takes_no_body_or_ready(gateway: Gateway, body: bytes, status: int
     answer = gateway.ask("POST", "/v2/repository/index", body)
     assert answer.status == status
     assert answer.error if status == 400 else isinstance(answer.json, list)
+
+
+@pytest.mark.parametrize(
+    ("port", "name", "start"),
+    [("http", "paritygate", "/v2"), ("admin", "paritygate admin", "/v2/repository")],
+)
+def test_the_root_says_what_answers_and_where_to_read_on(
+    gateway: Gateway, port: str, name: str, start: str
+) -> None:
+    front = gateway.ask("GET", "/", port=port)
+    assert front.status == 200
+    version = gateway.ask("GET", "/v2").json["version"]
+    assert front.json == {"name": name, "version": version, "docs": "/docs", "api": start}
+    assert gateway.ask("GET", front.json["docs"], port=port).status == 200
+    assert any(
+        path.startswith(start) for path in gateway.ask("GET", "/openapi.json", port=port).json["paths"]
+    )
 
 
 def test_openapi_document_names_every_call(gateway: Gateway) -> None:
