@@ -12,6 +12,7 @@ import onnx
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._sklearn.answers import PROBABILITIES, SCORES, as_output, methods, widened
+from paritygate.converter.exporters._sklearn.columns import refuse_other_kinds
 from paritygate.converter.exporters._sklearn.conversion import (
     ML_OPSET,
     conversion_options,
@@ -51,14 +52,17 @@ def open_estimator(estimator: Any, config: ExportConfig, weights: Weights, notes
     declared = declared_inputs(config.inputs)
     if declared is not None:
         inputs = [SourceInput(spec.name, spec.dtype, spec.shape) for spec in declared]
+        refuse_other_kinds(estimator, inputs)
         return EstimatorModel(estimator, inputs, weights=weights, notes=notes)
     example = as_columns(config.inputs, estimator)
     if example is None:
         name, dtype, width = undeclared_input(estimator)
         inputs = [SourceInput(name, dtype, (None, width))]
+        refuse_other_kinds(estimator, inputs)
         return EstimatorModel(estimator, inputs, weights=weights, notes=notes)
     arrays = {name: as_served(name, value, notes) for name, value in example.items()}
     inputs = [SourceInput(n, DType.from_numpy(a.dtype), (None, *a.shape[1:])) for n, a in arrays.items()]
+    refuse_other_kinds(estimator, inputs)
     return EstimatorModel(estimator, inputs, example=arrays, weights=weights, notes=notes)
 
 

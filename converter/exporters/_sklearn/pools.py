@@ -155,7 +155,7 @@ def _pools(estimator: Any, inputs: Sequence[SourceInput], *, strictly: bool = Fa
     if alone and inputs[0].dtype is DType.STRING and takes_texts(estimator):
         vectorizers = [part for _, part in parts(estimator) if is_vectorizer(part)]
         return {inputs[0].name: [[text for part in vectorizers for text in known_texts(part)]]}
-    known = _known_by_column(estimator, strictly)
+    known = known_by_column(estimator, strictly)
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     pools: dict[str, list[list[Any]]] = {}
     place = 0
@@ -169,10 +169,10 @@ def _pools(estimator: Any, inputs: Sequence[SourceInput], *, strictly: bool = Fa
     return pools
 
 
-def _known_by_column(estimator: Any, strictly: bool) -> dict[int | str, list[Any]]:
+def known_by_column(estimator: Any, strictly: bool) -> dict[int | str, list[Any]]:
     """What is known of each column that anybody knows something of, by its name or place."""
     known: dict[int | str, list[Any]] = {}
-    for user, columns in _column_users(estimator):
+    for user, columns in column_users(estimator):
         for place, column in enumerate(columns):
             found = _known_to(user, place, strictly)
             if found:
@@ -193,7 +193,7 @@ def _is_nan(value: Any) -> bool:
     return bool(value != value)
 
 
-def _column_users(estimator: Any) -> list[tuple[Any, list[int | str]]]:
+def column_users(estimator: Any) -> list[tuple[Any, list[int | str]]]:
     """Whoever is given columns of the input as they are, with their names or places."""
     users: list[tuple[Any, list[int | str]]] = []
     first = estimator
