@@ -38,6 +38,9 @@ from paritygate.converter.exporters.base import (
 )
 from paritygate.converter.types import Array, Feeds
 
+_NO_WORDS = ("none", "unknown", "null")
+_LONGEST_PRODUCER = 80
+
 
 class OnnxFileExporter(Exporter):
     """Seals an ONNX file with the answers of `onnx.reference`."""
@@ -86,8 +89,19 @@ def _open(source: Any, config: ExportConfig, folder: Path) -> OnnxModel:
     return model
 
 
+def _producer(model: onnx.ModelProto) -> str:
+    """Who says to have written a file, in words fit for a line; empty if nobody does.
+
+    tf2onnx writes `1.17.0 None` for a version whose commit it does not know.
+    """
+    words = f"{model.producer_name} {model.producer_version}".split()
+    told = " ".join(word for word in words if word.lower() not in _NO_WORDS)
+    text = "".join(letter if letter.isprintable() else "?" for letter in told)
+    return text if len(text) <= _LONGEST_PRODUCER else f"{text[: _LONGEST_PRODUCER - 1]}…"
+
+
 def _origin(model: onnx.ModelProto) -> list[str]:
-    producer = " ".join(filter(None, (model.producer_name, model.producer_version)))
+    producer = _producer(model)
     by = f"; it says that {producer} wrote it" if producer else ""
     return [
         f"The source is an ONNX file{by}. Its answers are those of onnx's reference evaluator: they show what the "

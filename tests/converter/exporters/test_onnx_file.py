@@ -31,7 +31,7 @@ from paritygate.converter.exporters._onnx.referee import Limits
 from paritygate.converter.exporters._onnx.scanning import scan
 from paritygate.converter.exporters._onnx.sparse import store_densely
 from paritygate.converter.exporters._onnx.widening import widen
-from paritygate.converter.exporters.onnx_file import OnnxFileExporter
+from paritygate.converter.exporters.onnx_file import OnnxFileExporter, _origin
 from paritygate.converter.parity.validate import validate_bundle
 from support.mutations import mutated
 
@@ -68,6 +68,24 @@ def test_file_and_model_in_memory_are_told_apart_from_other_sources(tmp_path: Pa
     assert detect(tmp_path / "net.onnx") == "onnx"
     assert detect(tmp_path / "renamed.bin") == "onnx"
     assert detect(_net()) == "onnx"
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "told"),
+    [
+        ("tf2onnx", "1.17.0 None", "; it says that tf2onnx 1.17.0 wrote it. Its"),
+        ("tf2onnx", "1.17.0 a1b2c3", "; it says that tf2onnx 1.17.0 a1b2c3 wrote it. Its"),
+        ("trainer", "", "; it says that trainer wrote it. Its"),
+        ("", "None", "is an ONNX file. Its"),
+        ("a\x1b[2J", "x" * 1000, "; it says that a?[2J xxx"),
+    ],
+)
+def test_note_says_who_wrote_the_file_in_words(name: str, version: str, told: str) -> None:
+    model = _net()
+    model.producer_name, model.producer_version = name, version
+    (note,) = _origin(model)
+    assert told in note
+    assert len(note) < 300
 
 
 def test_manifest_says_who_answered_and_what_the_file_was(tmp_path: Path) -> None:
