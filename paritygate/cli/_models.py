@@ -245,13 +245,25 @@ def publish(
     )
 
 
+def _one_repository(repository: Path | None, repo: Path | None) -> Path:
+    from paritygate.cli._examples import BadArgument
+
+    given = [path for path in (repository, repo) if path is not None]
+    if len(given) != 1:
+        raise BadArgument(
+            "name one model repository, as in: repo lint model_repo, or: repo lint --repo model_repo"
+        )
+    return given[0]
+
+
 def _figure(value: float) -> float | None:
     """A figure as JSON has it, which knows no infinity."""
     return value if math.isfinite(value) else None
 
 
 def lint(
-    repo: Annotated[Path, typer.Argument(help="A model repository.")],
+    repository: Annotated[Path | None, typer.Argument(metavar="REPO", help="A model repository.")] = None,
+    repo: Annotated[Path | None, typer.Option(help="The same, as publish and serve take it.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Say what a Triton, or this gateway, would stumble over in a model repository.
@@ -260,12 +272,13 @@ def lint(
     """
     from paritygate.serving.publish import ModelRepository
 
-    findings = ModelRepository(repo).lint()
+    path = _one_repository(repository, repo)
+    findings = ModelRepository(path).lint()
     if as_json:
         print_json({"findings": [finding.to_json() for finding in findings]})
     else:
         for finding in findings:
             out().print(str(finding), markup=False)
-        out().print(f"{len(findings)} finding(s) in {repo}")
+        out().print(f"{len(findings)} finding(s) in {path}")
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)

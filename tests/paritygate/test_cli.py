@@ -121,6 +121,8 @@ BAD_COMMANDS = {
         "memory",
     ),
     "a framework without an environment": (["env", "sync", "no-such-framework"], "no-such-framework"),
+    "no repository to look at": (["repo", "lint"], "name one model repository"),
+    "two repositories to look at": (["repo", "lint", "a", "--repo", "b"], "name one model repository"),
     "a framework by its package's name": (
         ["export", "x.pt", "-o", "b", "--framework", "torch"],
         "Did you mean 'pytorch'?",
@@ -139,6 +141,16 @@ def test_bad_input_is_one_line_and_exit_code_one(arguments: list[str], named: st
     assert lines[0].startswith("error: ")
     assert named in lines[0]
     assert "unexpected" not in lines[0]
+
+
+@pytest.mark.parametrize("given", [["REPO"], ["--repo", "REPO"]], ids=["by itself", "as an option"])
+def test_a_repository_is_named_either_way(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["repo", "lint", *(str(tmp_path) if word == "REPO" else word for word in given)])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"0 finding(s) in {tmp_path}\n"
 
 
 def test_an_error_with_json_is_one_object_on_standard_output() -> None:
