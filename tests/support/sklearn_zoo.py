@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightgbm
@@ -115,6 +116,8 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "stacking": _fitted(StackingClassifier([("x", _xgb()), ("l", _lgbm())], cv=2)),
     "forest-with-gaps": _fitted(RandomForestClassifier(10, random_state=0), THREE),
 }
+
+DAMAGED: dict[str, Callable[[Path], Path]] = {}
 
 SPOILT = "forest-with-gaps"
 """The model that is broken on purpose."""

@@ -265,7 +265,7 @@ def _categories(
     ends, words = _integers(entry, "cat_boundaries"), _integers(entry, "cat_threshold")
     found = {}
     for node in nodes.tolist():
-        place = int(thresholds[node])
+        place = int(thresholds[node]) if np.isfinite(thresholds[node]) else -1
         if not 0 <= place < ends.size - 1 or not 0 <= ends[place] <= ends[place + 1] <= words.size:
             raise ExportError(f"tree {index} of the model is damaged: a set of categories is not there.")
         part = words[ends[place] : ends[place + 1]]

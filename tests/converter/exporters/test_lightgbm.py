@@ -142,6 +142,11 @@ def test_the_float32_cut_of_a_threshold_is_the_largest_that_takes_the_branch() -
         (("left_child=1 -1", "left_child=1 -2"), ExportError, "a node has two parents"),
         (("split_feature=0 1", "split_feature=0 7"), ExportError, "asks for a feature outside 0 to 1"),
         (("decision_type=2 0", "decision_type=1 0"), ExportError, "a set of categories is not there"),
+        (
+            ("threshold=0.10000000000000001 -0\ndecision_type=2", "threshold=nan -0\ndecision_type=1"),
+            ExportError,
+            "a set of categories is not there",
+        ),
         (("num_leaves=3", "num_leaves=x"), ExportError, "has no number 'num_leaves'"),
         (("is_linear=0", "is_linear=1"), UnsupportedOperator, "linear models in its leaves"),
         (("split_feature=0 1", "split_feature=0 0"), None, ""),
