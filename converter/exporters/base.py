@@ -56,6 +56,7 @@ from paritygate.converter.exporters.binding import Binding, bind_inputs
 from paritygate.converter.exporters.probing import (
     Capture,
     NamedSource,
+    ask_each_size,
     capture,
     check_repeatable,
     check_unchanged,
@@ -166,6 +167,9 @@ class SourceModel(abc.ABC):
             probes then hold the source's answers cast to the graph's type, and a note says so.
         whole_numbers: True if the source holds no floats, so that what it does to integers may have to be exact
             at any magnitude; it is then also asked the case `extreme:wide`.
+        traces_anew: True if its functions are traced anew for each new size, and one that `convert` traces for
+            open sizes would answer from then on for all that were not asked before. Every size of the
+            planned cases is then asked once before the conversion, so that the answers are its own.
     """
 
     inputs: tuple[SourceInput, ...]
@@ -176,6 +180,7 @@ class SourceModel(abc.ABC):
     assets: Mapping[str, Path] = MappingProxyType({})
     narrows_floats: bool = False
     whole_numbers: bool = False
+    traces_anew: bool = False
 
     @abc.abstractmethod
     def run(self, feeds: Feeds) -> dict[str, Array]:
@@ -228,6 +233,13 @@ class SourceModel(abc.ABC):
         Known once `convert` has succeeded.
         """
         return {}
+
+    def own_code(self) -> Sequence[Any]:
+        """Models, layers and functions of the user's, where the framework tells no `telling_sizes`.
+
+        What hangs on them is looked through for code that compares sizes; none of it is run.
+        """
+        return ()
 
     def edges(self) -> Mapping[str, Feeds]:
         """Samples at which the model itself branches, where it knows; they are asked beside the planned cases.
@@ -329,6 +341,8 @@ class Exporter(abc.ABC):
         with stage("probes"):
             binding = settle_dims(source, bind_inputs(model, config), config)
             answer = check_repeatable(source, binding)
+            if model.traces_anew:
+                ask_each_size(source, binding, config)
         path = workspace / MODEL_FILE
         with stage("graph"):
             binding, graph = _convert(source, binding, path, config)

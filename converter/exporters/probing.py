@@ -6,8 +6,8 @@ Nothing here opens the converted file in a runtime. What is recorded is what the
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ConverterError, ExportError
 from paritygate.converter.exporters.binding import Binding
 from paritygate.converter.exporters.edges import edge_cases
+from paritygate.converter.exporters.telling import telling_sizes
 from paritygate.converter.parity.feeds import Case, make_feeds, plan_cases
 from paritygate.converter.parity.likeness import Moments, as_example, example_moments, like_cases
 from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, TensorSpec
@@ -187,9 +188,19 @@ def capture(
         asker.ask(question, must=question.case == BASE_CASE)
     for index, sample in enumerate(config.samples):
         asker.ask_sample(_sample_question(binding, sample, index), keep=config.include_samples)
-    said.notes += _untold(source.model, binding)
+    said.notes += [note for sizes in telling_sizes(source.model, binding).values() for note in sizes.untold]
     said.notes += _unasked(said.probes, _told_ranges(source.model, binding))
     return said
+
+
+def ask_each_size(source: NamedSource, binding: Binding, config: ExportConfig) -> None:
+    """Ask a source that `traces_anew` once at the sizes of every planned case; its answers are dropped."""
+    asked: list[dict[str, int]] = []
+    for question in _planned(source, binding, config):
+        if question.dims not in asked:
+            asked.append(question.dims)
+            with suppress(SourceRejected):  # said of the case itself, when it is asked in earnest
+                source.run(binding, question.feeds)
 
 
 def _unasked(probes: Sequence[Probe], told: Mapping[str, tuple[int, int]]) -> list[str]:
@@ -213,6 +224,8 @@ def holds_nan(probes: Sequence[Probe]) -> bool:
 
 BASE_CASE = "base"
 WIDE_CASE = "extreme:wide"
+_ORDINARY = (BASE_CASE, "sweep:", "joint:")
+"""Cases of ordinary values: single precision overflows in none of them, where the model is of any use."""
 
 
 def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Iterator[_Question]:
@@ -221,7 +234,7 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
     known = _known_ranges(source.model, binding, config)
     free = any(spec.dtype.is_integer and spec.shape and spec.name not in known for spec in binding.inputs)
     wide = source.model.whole_numbers and free
-    telling = {dim: sizes[0] for dim, sizes in _telling_sizes(source.model, binding).items()}
+    telling = {dim: sizes.asked for dim, sizes in telling_sizes(source.model, binding).items()}
     cases = plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed, wide=wide, telling=telling)
     moments = {} if source.model.example is None else example_moments(binding.inputs, binding.example)
     likes = _like_cases(binding, moments, config.seed + len(cases))
@@ -233,36 +246,6 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
         yield _Question(case.name, dict(case.dims), _acceptable(source.model, binding, feeds))
     for name, dims, feeds in edge_cases(binding, source.model.edges()):
         yield _Question(name, dims, feeds)
-
-
-_TELLING_ELEMENTS = 2**22
-"""Elements of all inputs together up to which a telling size is asked."""
-
-
-def _telling_sizes(model: SourceModel, binding: Binding) -> dict[str, tuple[list[int], list[int]]]:
-    """For each dim, the sizes that its source's code compares with: those to ask, and those too large for it."""
-    found: dict[str, tuple[list[int], list[int]]] = {}
-    for dim, sizes in model.telling_sizes().items():
-        if dim in binding.trace_dims:
-            small = [size for size in sizes if _elements(binding, dim, size) <= _TELLING_ELEMENTS]
-            found[dim] = small, [size for size in sizes if size not in small]
-    return found
-
-
-def _elements(binding: Binding, dim: str, size: int) -> int:
-    sizes = {**binding.trace_dims, dim: size}
-    return sum(
-        math.prod(sizes[d] if isinstance(d, str) else d for d in spec.shape) for spec in binding.inputs
-    )
-
-
-def _untold(model: SourceModel, binding: Binding) -> list[str]:
-    return [
-        f"The source's own code compares the size {dim!r} with {', '.join(map(str, large))}; sizes that large "
-        "were not asked."
-        for dim, (_, large) in _telling_sizes(model, binding).items()
-        if large
-    ]
 
 
 def _like_cases(binding: Binding, moments: Mapping[str, Moments], seed: int) -> list[Case]:
@@ -410,7 +393,7 @@ class _Asker:
         except (SourceRejected, ExportError) as error:
             self._stop_float64(str(error))
             return None
-        fault = _no_reference(wide, answers, compare=question.case == BASE_CASE)
+        fault = _no_reference(wide, answers, compare=question.case.startswith(_ORDINARY))
         if fault is not None:
             self._stop_float64(fault)
             return None
@@ -432,8 +415,8 @@ def _no_whole_answer(question: _Question, answers: Feeds) -> str | None:
 def _no_reference(wide: Feeds | None, answers: Feeds, *, compare: bool) -> str | None:
     """Why double-precision answers cannot be the reference that noise is measured by, or None.
 
-    A twin that computes something else would pass for a large noise floor and excuse real faults, so in the base
-    case it must agree with the answers to 5 % of their scale.
+    A twin that computes something else would pass for a large noise floor and excuse real faults, so at ordinary
+    values of whatever size it must agree with the answers to 5 % of their scale.
     """
     if wide is None:
         return "the exporter has no double-precision form of it"

@@ -121,6 +121,10 @@ class JaxModel(SourceModel):
 
     # --- the source's own answers ---------------------------------------------------------------------------
 
+    def own_code(self) -> Sequence[Any]:
+        """The function."""
+        return (self._callee.function,)
+
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """See `SourceModel.run`: the traced program, compiled by JAX."""
         leaves = [np.asarray(feeds[name]) for name in self._plan.names]

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,13 @@ from paritygate.converter.exporters._keras.twin import twin_builder
 from paritygate.converter.exporters._tensorflow.calls import Call
 from paritygate.converter.exporters._tensorflow.imports import is_there, telling_line
 from paritygate.converter.exporters._tensorflow.structure import flatten, name_outputs
-from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
+from paritygate.converter.exporters.base import (
+    ConversionRequest,
+    DimCannotVary,
+    SourceInput,
+    SourceModel,
+    Weights,
+)
 from paritygate.converter.types import Array, DType, Feeds
 
 REQUEST_FILE, MODEL_FILE, ANSWER_FILE = "request.json", "model.keras", "answer.json"
@@ -83,6 +89,10 @@ class ForeignModel(SourceModel):
         }
         return self._named(self._call(self._twin, wide))
 
+    def own_code(self) -> Sequence[Any]:
+        """The user's model."""
+        return (self.model,)
+
     def integer_ranges(self) -> Mapping[str, tuple[int, int]]:
         """The rows of embeddings that inputs index."""
         return self.described.ranges
@@ -95,6 +105,7 @@ class ForeignModel(SourceModel):
             document = {
                 "path": str(request.path.absolute()),
                 "inputs": [spec.to_json() for spec in request.inputs],
+                "shapes": {name: array.shape for name, array in request.example.items()},
                 "outputs": self._outputs,
                 "modules": _modules_of_classes(),
                 "opset": request.opset,
@@ -220,6 +231,8 @@ def _convert_in_child(workspace: Path) -> None:
 def _raise_what_it_says(answer: Mapping[str, Any]) -> None:
     if answer["error"] is None:
         return
+    if answer["error"] == DimCannotVary.__name__:
+        raise DimCannotVary(answer["dim"], answer["said"])
     if answer["error"] == UnsupportedOperator.__name__:
         raise UnsupportedOperator(answer["said"], operator=answer["operator"], module=answer["module"])
     kind = getattr(errors, answer["error"], ExportError)

@@ -95,6 +95,7 @@ def open_model(model: Any, config: ExportConfig, weights: Weights) -> SourceMode
         output_shapes=described.output_shapes,
         build_twin=twin_builder(model, trust=config.trust),
         ranges=described.ranges,
+        traces_anew=True,
     )
 
 

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ConverterError, ExportError, SourceError
 from paritygate.converter.exporters._keras.backends import ANSWER_FILE, MODEL_FILE, REQUEST_FILE
@@ -18,8 +20,8 @@ from paritygate.converter.exporters._keras.loading import load_model
 from paritygate.converter.exporters._keras.model import open_model
 from paritygate.converter.exporters._tensorflow.imports import import_tensorflow, telling_line
 from paritygate.converter.exporters._tensorflow.model import TensorFlowModel
-from paritygate.converter.exporters.base import ConversionRequest, Weights
-from paritygate.converter.types import TensorSpec
+from paritygate.converter.exporters.base import ConversionRequest, DimCannotVary, Weights
+from paritygate.converter.types import Array, TensorSpec
 
 
 def main(workspace: Path) -> None:
@@ -32,6 +34,8 @@ def main(workspace: Path) -> None:
             "error": type(error).__name__, "said": str(error), "operator": getattr(error, "operator", ""),
             "module": getattr(error, "module", None),
         }  # fmt: skip
+    except DimCannotVary as verdict:
+        answer = {"error": type(verdict).__name__, "said": verdict.reason, "dim": verdict.dim}
     (workspace / ANSWER_FILE).write_text(json.dumps(answer), "utf-8")
 
 
@@ -46,11 +50,16 @@ def _convert(workspace: Path) -> None:
         ConversionRequest(
             path=Path(document["path"]),
             inputs=inputs,
-            example={},
+            example={spec.name: _of_shape(spec, document["shapes"][spec.name]) for spec in inputs},
             opset=document["opset"],
             external_data_threshold_bytes=document["external_data_threshold_bytes"],
         )
     )
+
+
+def _of_shape(spec: TensorSpec, shape: list[int]) -> Array:
+    """An array that takes no memory: only its sizes are asked."""
+    return np.broadcast_to(np.zeros((), spec.dtype.numpy), shape)
 
 
 def _load(workspace: Path, modules: list[str]) -> Any:

@@ -118,6 +118,10 @@ class CellModel(SourceModel):
             ]
         return answers
 
+    def own_code(self) -> Sequence[Any]:
+        """The cell; one that was read from a file has no Python code."""
+        return (self._cell,)
+
     def integer_ranges(self) -> Mapping[str, tuple[int, int]]:
         """See `SourceModel.integer_ranges`: the rows of the embeddings that the inputs index."""
         if self._ranges is None:

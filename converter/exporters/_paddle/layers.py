@@ -151,6 +151,10 @@ class LayerModel(SourceModel):
         )  # fmt: skip
         return UnsupportedOperator(said, operator=error.operator, module=place.layer or error.module)
 
+    def own_code(self) -> Sequence[Any]:
+        """The layer."""
+        return (self._layer,)
+
     def integer_ranges(self) -> Mapping[str, tuple[int, int]]:
         """The rows of the embeddings that integer inputs index, seen in one run."""
         import paddle

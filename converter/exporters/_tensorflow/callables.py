@@ -34,7 +34,9 @@ def open_callable(
         names = [spec.name for spec in declared]
         inputs = tuple(SourceInput(spec.name, spec.dtype, spec.shape) for spec in declared)
         call = _call_by_name(answer, parameters, names)
-        return TensorFlowModel(call=call, inputs=inputs, dims_are_declared=True, weights=weights)
+        return TensorFlowModel(
+            call=call, inputs=inputs, dims_are_declared=True, weights=weights, traces_anew=True
+        )
     if isinstance(config.inputs, Mapping):
         names = [str(name) for name in config.inputs]
         call = _call_by_name(answer, parameters, names)
@@ -44,7 +46,7 @@ def open_callable(
     example = bind_example(config.inputs, names)
     assert example is not None
     inputs = tuple(SourceInput(n, DType.from_numpy(example[n].dtype), example[n].shape) for n in names)
-    return TensorFlowModel(call=call, inputs=inputs, example=example, weights=weights)
+    return TensorFlowModel(call=call, inputs=inputs, example=example, weights=weights, traces_anew=True)
 
 
 def _call_parameters(function: Callable[..., Any]) -> list[str]:

@@ -18,6 +18,7 @@ from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._tensorflow.calls import Call
 from paritygate.converter.exporters._tensorflow.imports import telling_line
 from paritygate.converter.exporters._tensorflow.structure import flatten, name_outputs
+from paritygate.converter.exporters._tensorflow.tracing import traced
 from paritygate.converter.exporters._tensorflow.values import is_float, tf_dtype, to_array, to_tensor
 from paritygate.converter.exporters._tensorflow.widening import LIMIT_BYTES, widened_call
 from paritygate.converter.exporters._tensorflow.writing import write_onnx
@@ -45,6 +46,7 @@ class TensorFlowModel(SourceModel):
         owner: What keeps the model's variables alive, where the call alone does not.
         constant_bytes: What the graph holds in constants, where weights are no variables.
         whole_numbers: Told by `convert`, from the traced graph.
+        traces_anew: True if it runs Python code, in which a `tf.function` may be called.
     """
 
     call: Call
@@ -63,6 +65,7 @@ class TensorFlowModel(SourceModel):
     owner: Any = None
     constant_bytes: int = 0
     whole_numbers: bool = False
+    traces_anew: bool = False
     _twin: Call | None = None
     _traced_names: Sequence[str] = ()
 
@@ -91,6 +94,10 @@ class TensorFlowModel(SourceModel):
             self._twin = twin
         return answers
 
+    def own_code(self) -> Sequence[Any]:
+        """The call, which holds the model."""
+        return (self.call,)
+
     def integer_ranges(self) -> Mapping[str, tuple[int, int]]:
         """The rows of embeddings that inputs index."""
         return self.ranges
@@ -102,7 +109,8 @@ class TensorFlowModel(SourceModel):
                 f"opset {request.opset} cannot be written for TensorFlow models: tf2onnx ends at {NEWEST_OPSET}. "
                 f"Pass opset={NEWEST_OPSET} or lower."
             )
-        function, signature = self._traceable(request.inputs)
+        fixed = [TensorSpec(i.name, i.dtype, request.example[i.name].shape) for i in request.inputs]
+        function, signature = traced(self._traceable, request.inputs, fixed)
         concrete = function.get_concrete_function(*signature)
         self.whole_numbers = not any(t.dtype.is_floating for t in _tensors(concrete.graph))
         large = _weight_bytes(concrete) + self.constant_bytes > request.external_data_threshold_bytes
@@ -120,10 +128,10 @@ class TensorFlowModel(SourceModel):
             )
         return [(name, tensors[name]) for name in self.output_order]
 
-    def _traceable(self, inputs: Sequence[TensorSpec]) -> tuple[Any, list[Any]]:
+    def _traceable(self, inputs: Sequence[TensorSpec], *, autograph: bool = False) -> tuple[Any, list[Any]]:
         import tensorflow as tf
 
-        @tf.function(autograph=False)  # type: ignore[untyped-decorator, unused-ignore]
+        @tf.function(autograph=autograph)  # type: ignore[untyped-decorator, unused-ignore]
         def served(*tensors: Any) -> list[Any]:
             # An Identity each: one tensor given twice, or an input handed through, is still an output of its own.
             named = self._named(self.call(tensors))

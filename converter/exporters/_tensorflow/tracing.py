@@ -1,0 +1,75 @@
+"""Trace a TensorFlow callable with the open sizes open, and say which of them it cannot leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from paritygate.converter.errors import ConverterError, ExportError
+from paritygate.converter.exporters._tensorflow.imports import telling_line
+from paritygate.converter.exporters.base import DimCannotVary
+from paritygate.converter.types import Dim, TensorSpec
+
+
+class Traceable(Protocol):
+    """Makes the `tf.function` of a model, and its signature, from the inputs."""
+
+    def __call__(self, inputs: Sequence[TensorSpec], *, autograph: bool) -> tuple[Any, list[Any]]: ...
+
+
+def traced(
+    traceable: Traceable, inputs: Sequence[TensorSpec], fixed: Sequence[TensorSpec]
+) -> tuple[Any, list[Any]]:
+    """The `tf.function` of a model that was traced with its named sizes open, and that signature.
+
+    Code that TensorFlow's autograph has to rewrite first (`len(x)`, an `if` on a tensor, outside any `tf.function`
+    of the user's) is given to it where the code as it stands cannot be traced.
+
+    Args:
+        traceable: The model.
+        inputs: Its inputs, open sizes by name.
+        fixed: The same at the sizes of the example.
+
+    Raises:
+        DimCannotVary: If its Python code needs to know a size (`range(x.shape[0])`).
+        ExportError: If it cannot be traced at fixed sizes either.
+    """
+    refusals = []
+    for autograph in (False, True):
+        function, signature = traceable(inputs, autograph=autograph)
+        refused = _refusal(function, signature)
+        if refused is None:
+            return function, signature
+        refusals.append(refused)
+    said = telling_line(refusals[0])
+    dims = list(dict.fromkeys(dim for spec in inputs for dim in spec.shape if isinstance(dim, str)))
+    if dims and _is_traced(traceable, fixed):
+        alone = (dim for dim in dims if _is_traced(traceable, _with(inputs, fixed, dim)))
+        raise DimCannotVary(next(alone, dims[0]), f"TensorFlow cannot trace it open: {said}") from refusals[0]
+    raise ExportError(f"TensorFlow cannot trace it into a graph: {said}") from refusals[0]
+
+
+def _is_traced(traceable: Traceable, inputs: Sequence[TensorSpec]) -> bool:
+    return any(_refusal(*traceable(inputs, autograph=autograph)) is None for autograph in (False, True))
+
+
+def _refusal(function: Any, signature: Sequence[Any]) -> Exception | None:
+    """What the tracing raises; the traced function is kept by the function itself."""
+    try:
+        function.get_concrete_function(*signature)
+    except ConverterError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is raised by the caller, in one line
+        return error
+    return None
+
+
+def _with(inputs: Sequence[TensorSpec], fixed: Sequence[TensorSpec], dim: str) -> list[TensorSpec]:
+    return [
+        TensorSpec(spec.name, spec.dtype, tuple(s if d == dim else d for d, s in _pairs(spec, at)))
+        for spec, at in zip(inputs, fixed, strict=True)
+    ]
+
+
+def _pairs(spec: TensorSpec, at: TensorSpec) -> Iterator[tuple[Dim, Dim]]:
+    return zip(spec.shape, at.shape, strict=True)
