@@ -22,7 +22,18 @@ from __future__ import annotations
 
 
 class ConverterError(Exception):
-    """Base of all errors of this package: one sentence with what was given, expected, and what to do."""
+    """Base of all errors of this package: one sentence with what was given, expected, and what to do.
+
+    Names and texts of a hostile file may stand in it: what no terminal should be sent is escaped.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """The text with control characters, lone surrogates and the like as Python escapes; line breaks stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 class SourceError(ConverterError):

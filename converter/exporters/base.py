@@ -50,8 +50,7 @@ import onnx
 from paritygate.converter._stages import stage
 from paritygate.converter.bundle import MODEL_FILE, Bundle, BundleDraft, write_bundle
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.errors import BundleError, ExportError, SourceError
-from paritygate.converter.exporters.ages import too_old
+from paritygate.converter.errors import BundleError, ExportError
 from paritygate.converter.exporters.binding import Binding, bind_inputs
 from paritygate.converter.exporters.probing import (
     Capture,
@@ -61,11 +60,11 @@ from paritygate.converter.exporters.probing import (
     check_repeatable,
     check_unchanged,
     holds_nan,
-    one_line,
     output_specs,
     sample_figures,
 )
 from paritygate.converter.exporters.settling import check_asked, demote, settle_dims
+from paritygate.converter.exporters.unforeseen import in_words
 from paritygate.converter.graph.finish import (
     declare_outputs,
     finish_graph,
@@ -319,13 +318,13 @@ class Exporter(abc.ABC):
             )
         try:
             return self._export(source, directory, config)
-        except (SourceError, BundleError):
+        except BundleError:
             raise
         except Exception as error:
-            old = too_old(self.name)  # an old framework lacks what was added since, and fails in its own way
-            if old is None:
+            said = in_words(error, source, self.name)
+            if said is None:
                 raise
-            raise ExportError(f"{old}. Here it failed: {one_line(error)}") from error
+            raise said from error
 
     def _export(self, source: Any, directory: Path, config: ExportConfig) -> Bundle:
         with ExitStack() as opened:

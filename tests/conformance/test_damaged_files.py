@@ -30,4 +30,5 @@ def test_every_form_that_is_read_has_a_sample_to_damage() -> None:
 @pytest.mark.parametrize(("exporter", "case"), sorted({s for found in SAMPLES.values() for s in found}))
 def test_a_damaged_file_is_refused_in_one_line_or_exported(exporter: str, case: str, tmp_path: Path) -> None:
     faults = faults_of(exporter, case, seed=_SEED, files=_FILES, seconds=_SECONDS, folder=tmp_path / "work")
-    assert not faults, "\n\n".join(f"{fault.file}: {fault.said[-1500:]}" for fault in faults[:5])
+    said = "\n\n".join(f"{fault.file}: {fault.said[-1500:]}" for fault in faults[:5])
+    assert not faults, said.encode("ascii", "backslashreplace").decode()

@@ -21,6 +21,9 @@ NUM_ROWS = 8192
 NUM_BYTES = 4 * 2**20
 """Bytes of one kind of samples at most."""
 
+NUM_STEPS = 300_000
+"""Decisions passed on the way to those that are asked, in sum: a tree may be a chain of many thousands."""
+
 TIE = 1e-5
 """Two shares nearer than this are a tie: their sums may differ by rounding alone."""
 
@@ -36,11 +39,13 @@ def edge_rows(
         num_rows: Rows of each kind at most.
         kind: numpy's type of the input.
     """
-    limit = max(2, min(num_rows, NUM_BYTES // (4 * forest.num_features)))
     walker = _Walker(forest, kind)
     places = [(tree, int(node)) for tree in forest.trees for node in np.flatnonzero(tree.is_split)]
     if not places:
         return {}
+    way = np.mean(np.concatenate([tree.depths()[tree.is_split] for tree in forest.trees]))
+    fitting = 2 * NUM_STEPS // (int(way) + 1)
+    limit = max(2, min(num_rows, NUM_BYTES // (4 * forest.num_features), fitting))
     rows = {"thresholds": walker.both_sides(_spread(places, limit // 2))}
     if missing:
         rows["missing"] = walker.with_values(_spread(places, limit // len(missing)), missing)

@@ -44,6 +44,16 @@ class Tree:
         split: Array = self.feature != LEAF
         return split
 
+    def depths(self) -> Array:
+        """int64[node], the decisions above each node of a tree that `check_trees` has passed."""
+        depths, splits = np.zeros(self.feature.size, np.int64), self.is_split
+        level, depth = np.array([0]), 0
+        while level.size:
+            depths[level] = depth
+            asking = level[splits[level]]
+            level, depth = np.concatenate([self.yes[asking], self.no[asking]]), depth + 1
+        return depths
+
 
 @dataclass(frozen=True)
 class Forest:
