@@ -20,6 +20,11 @@ ConverterError
 
 from __future__ import annotations
 
+import re
+
+_LONGEST_WORD = 500
+"""Characters of a word without a blank; a hostile file may give anything a name of any length."""
+
 
 class ConverterError(Exception):
     """Base of all errors of this package: one sentence with what was given, expected, and what to do.
@@ -32,8 +37,12 @@ class ConverterError(Exception):
 
 
 def printable(text: str) -> str:
-    """The text with control characters, lone surrogates and the like as Python escapes; line breaks stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    """The text with control characters, lone surrogates and the like as Python escapes, endless words cut short.
+
+    Line breaks stay.
+    """
+    words = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][: _LONGEST_WORD - 1]}…", text)
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in words)
 
 
 class SourceError(ConverterError):

@@ -14,6 +14,7 @@ from paritygate.converter.errors import ExportError, printable
         ("two\nlines", "two\nlines"),
         ("\x1b[31mred", "\\x1b[31mred"),
         ("half \ud800", "half \\ud800"),
+        ("x" * 5000 + " is no name", "x" * 499 + "… is no name"),
         ("zero\0 and \u202e", "zero\\x00 and \\u202e"),
     ],
 )

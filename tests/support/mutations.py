@@ -36,8 +36,8 @@ def mutated(message: Any, random: np.random.Generator) -> bytes:
     if random.random() < 0.6:
         for _ in range(random.integers(1, 4)):
             _change_field(twin, random)
-        return bytes(twin.SerializeToString())
-    return damaged(twin.SerializeToString(), random)
+        return bytes(twin.SerializePartialToString())
+    return damaged(twin.SerializePartialToString(), random)
 
 
 def damaged(data: bytes, random: np.random.Generator) -> bytes:

@@ -120,7 +120,7 @@ def _change(holder: Any, key: Any, random: Random) -> None:
     elif kind < 0.8:
         del holder[key]
     elif isinstance(holder, list):
-        holder.insert(key, copy.deepcopy(old))
+        holder.insert(key, old)
     elif kind < 0.85:
         holder[key] = _nested(old, int(random.choice([3, 70, 700, 3000])))
     else:
