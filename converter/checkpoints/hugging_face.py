@@ -136,7 +136,8 @@ def _inside(path: Path, name: str) -> Path:
 
 def _read_json(file: Path) -> Any:
     try:
-        data = file.read_bytes()[: _MAX_JSON_BYTES + 1]
+        with file.open("rb") as stream:
+            data = stream.read(_MAX_JSON_BYTES + 1)  # no more of it, however large the file is
         if len(data) > _MAX_JSON_BYTES:
             raise SourceError(f"{file} is larger than any configuration; it is something else.")
         return json.loads(data)

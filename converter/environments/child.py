@@ -13,11 +13,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from paritygate.converter.environments.processes import CHANNEL_VARIABLE
 from paritygate.converter.environments.protocol import encode, encode_error
 from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.errors import ConverterError, EnvironmentFailure
 from paritygate.converter.exporters import detect, get_exporter
+from paritygate.converter.processes import CHANNEL_VARIABLE
 
 BUNDLE_NAME = "bundle"
 

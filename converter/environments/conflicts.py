@@ -13,10 +13,10 @@ from pathlib import Path
 from paritygate.converter.environments.pins import canonical, needed_by, read_pins
 from paritygate.converter.environments.pip_command import lend_pip, pip_command, pip_environment
 from paritygate.converter.environments.pip_output import explain
-from paritygate.converter.environments.processes import Ended, run_supervised
 from paritygate.converter.environments.progress import Say, silent_line
 from paritygate.converter.environments.specs import EnvironmentSpec
 from paritygate.converter.errors import EnvironmentFailure
+from paritygate.converter.processes import Ended, run_supervised
 
 DEFAULT_TIMEOUT_S = 900.0
 

@@ -9,13 +9,13 @@ import shutil
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from paritygate.converter.environments.conflicts import SAME_FOLDER, both_present
 from paritygate.converter.environments.installer import TRIAL, pins_in
-from paritygate.converter.environments.intact import changed, doubtful, files_of
+from paritygate.converter.environments.intact import changed, doubtful, files_of, unrecorded
 from paritygate.converter.environments.manager import (
     Environment,
     EnvironmentStatus,
@@ -33,10 +33,10 @@ from paritygate.converter.environments.pip_command import (
     pip_environment,
 )
 from paritygate.converter.environments.pip_output import explain
-from paritygate.converter.environments.processes import run_supervised
 from paritygate.converter.environments.progress import Say, silent_line
 from paritygate.converter.environments.specs import SPECS, EnvironmentSpec, environments_dir, find_spec
 from paritygate.converter.errors import EnvironmentFailure
+from paritygate.converter.processes import run_supervised
 
 _OLDEST_PYTHON = (3, 11)
 _ROOM_BYTES = 4 * 2**30  # the largest environment, and what pip unpacks on its way
@@ -175,7 +175,7 @@ def _examine(spec: EnvironmentSpec, say: Say, every_file: bool) -> Iterator[Find
         yield Finding(
             spec.name,
             "ok",
-            f"{count} packages as they are pinned, every file as installed, imports {imported}",
+            f"{count} packages as they are pinned, every file as installed and no other, imports {imported}",
         )
 
 
@@ -213,6 +213,7 @@ def _faults(spec: EnvironmentSpec, environment: Environment, say: Say, every_fil
     if foreign := sorted(set(distributions) - set(pins)):
         yield f"{', '.join(foreign)} was put there by somebody else"
     yield from _changed_files(spec, distributions, 0 if every_file else environment.built_at_ns, say)
+    yield from _added_files(environment, distributions)
     say(f"{spec.name}: importing {', '.join(spec.modules)}")
     ended = run_supervised(
         [environment.python, "-I", "-c", TRIAL, *spec.modules],
@@ -240,5 +241,17 @@ def _changed_files(
         done += sizes[name]
         names = changed(files)
         if names:
-            shown = ", ".join(names[:_NAMED_FILES]) + (" and others" if len(names) > _NAMED_FILES else "")
-            yield f"{len(names)} files of {name} are not as they were installed: {shown}"
+            yield f"{len(names)} files of {name} are not as they were installed: {_some(names)}"
+
+
+def _added_files(
+    environment: Environment, distributions: Mapping[str, importlib.metadata.Distribution]
+) -> Iterator[str]:
+    """What lies among the packages and is of none of them; the disk is not asked when it came."""
+    for packages in sorted(environment.directory.glob("lib/python*/site-packages")):
+        if names := unrecorded(packages, distributions.values()):
+            yield f"{len(names)} files or folders in {packages} are of no package: {_some(names)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED_FILES]) + (" and others" if len(names) > _NAMED_FILES else "")

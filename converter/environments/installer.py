@@ -18,10 +18,10 @@ from paritygate.converter.environments.pip_command import (
     pip_environment,
 )
 from paritygate.converter.environments.pip_output import PipOutput, explain
-from paritygate.converter.environments.processes import run_supervised
 from paritygate.converter.environments.progress import Progress
 from paritygate.converter.environments.specs import EnvironmentSpec
 from paritygate.converter.errors import EnvironmentFailure
+from paritygate.converter.processes import run_supervised
 
 # Imports each module once, so that a wheel that does not fit this machine is found here and not in the middle of
 # a user's export.
@@ -81,7 +81,7 @@ class _Builder:
         ended = run_supervised(
             command,
             timeout_s=self.timeout_s,
-            environment=environment or clean_environment(),
+            environment=clean_environment() if environment is None else environment,
             keep_open=(self.lock_fd,),
             on_output=output.hear if output else None,
             on_tick=output.look if output else None,

@@ -8,9 +8,10 @@ whose every digest holds is moved there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
-import glob
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,12 +22,12 @@ from paritygate.converter._atomic import flush_directory
 from paritygate.converter.bundle import Bundle, read_bundle
 from paritygate.converter.environments.child import BUNDLE_NAME
 from paritygate.converter.environments.manager import Environment, in_use, sync
-from paritygate.converter.environments.processes import Ended, run_supervised
 from paritygate.converter.environments.progress import OnStep
 from paritygate.converter.environments.protocol import Conversation, Event, OnEvent
 from paritygate.converter.environments.request import ExportRequest
 from paritygate.converter.environments.specs import find_spec
 from paritygate.converter.errors import BundleError, EnvironmentFailure
+from paritygate.converter.processes import Ended, run_supervised
 
 DEFAULT_TIMEOUT_S = 3600.0
 
@@ -67,11 +68,13 @@ def export_isolated(
         memory_bytes: Private memory that the child may take; None is all that this machine or container has.
 
     Raises:
+        ValueError: If `memory_bytes` is no positive number.
         EnvironmentFailure: If the environment cannot be built, or the child crashed, hung, was killed or broke
             the protocol; `detail` holds its last lines.
         BundleError: If `directory` exists or cannot be written.
         ConverterError: What the exporter itself says, as the class that it has in process too.
     """
+    allowed_bytes = _allowed_bytes(memory_bytes)
     tell = on_event or _silent
     environment = sync(framework, lambda text: tell(Event("progress", text)), on_step=on_step)
     directory = Path(directory).absolute()
@@ -82,7 +85,7 @@ def export_isolated(
             [environment.python, "-I", "-c", _BOOTSTRAP, workspace / "path", workspace],
             timeout_s=timeout_s,
             environment=_child_environment(framework, workspace),
-            memory_bytes=memory_bytes or _memory_here_bytes(),
+            memory_bytes=allowed_bytes,
             on_channel=conversation.hear,
         )
         bundle = _take(environment, request, conversation, ended, workspace)
@@ -140,12 +143,10 @@ def _refuse_existing(directory: Path) -> None:
 def _workspace(directory: Path) -> Iterator[Path]:
     """A folder beside the bundle's place, on the same disk; one that a killed export left is cleared."""
     _refuse_existing(directory)
-    prefix = f".{directory.name}.isolated-"
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        _clear_abandoned(directory.parent, prefix)
-        workspace = Path(tempfile.mkdtemp(prefix=prefix, dir=directory.parent))
-        lock = _hold(workspace)
+        _clear_abandoned(directory)
+        workspace, lock = _make_held(directory)
     except OSError as error:
         raise BundleError(
             f"the bundle {directory} cannot be written: {error.strerror} ({error.filename}). "
@@ -161,17 +162,50 @@ def _workspace(directory: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _hold(workspace: Path) -> int:
-    descriptor = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _prefix(directory: Path) -> str:
+    return f".{directory.name}.isolated-"
+
+
+def _make_held(directory: Path) -> tuple[Path, int]:
+    """A new folder and the descriptor that locks it."""
+    while True:
+        workspace = Path(tempfile.mkdtemp(prefix=_prefix(directory), dir=directory.parent))
+        try:
+            return workspace, _hold(workspace, fcntl.LOCK_EX)
+        except FileNotFoundError:
+            continue  # another export to the same place saw it before it was locked, and cleared it
+        except OSError:
+            workspace.rmdir()
+            raise
+
+
+def _hold(workspace: Path, how: int) -> int:
+    """Lock a folder.
+
+    Raises:
+        BlockingIOError: If another holds it, and `how` says not to wait.
+        FileNotFoundError: If whoever held it has removed it.
+    """
+    descriptor = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how)
+        if not os.path.samestat(os.fstat(descriptor), os.lstat(workspace)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(workspace))
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
-def _clear_abandoned(folder: Path, prefix: str) -> None:
-    for left in folder.glob(f"{glob.escape(prefix)}*"):
+def _clear_abandoned(directory: Path) -> None:
+    """Remove what killed exports to this place left; a folder is locked until nothing is left of it."""
+    # mkdtemp's eight characters: neither `.`, nor `-`, so a bundle whose name begins as ours does is not meant.
+    named = re.compile(f"{re.escape(_prefix(directory))}[a-z0-9_]{{8}}")
+    for left in [entry for entry in directory.parent.iterdir() if named.fullmatch(entry.name)]:
         with contextlib.suppress(OSError):  # held: another export to the same place is going on
-            os.close(_hold(left))
+            lock = _hold(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
 
 
 def _child_environment(framework: str, workspace: Path) -> dict[str, str]:
@@ -179,6 +213,17 @@ def _child_environment(framework: str, workspace: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     own = {"TMPDIR": str(workspace / "tmp"), "KERAS_HOME": str(workspace / "keras")}
     return {**kept, **own, **find_spec(framework).variables}
+
+
+def _allowed_bytes(memory_bytes: int | None) -> int:
+    if memory_bytes is None:
+        return _memory_here_bytes()
+    if memory_bytes <= 0:
+        raise ValueError(
+            f"memory_bytes is {memory_bytes}; expected a positive number of bytes, or None for all memory of "
+            "this machine."
+        )
+    return memory_bytes
 
 
 def _memory_here_bytes() -> int:

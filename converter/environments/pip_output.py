@@ -9,9 +9,9 @@ from pathlib import Path
 
 from paritygate.converter.environments.pins import canonical
 from paritygate.converter.environments.pip_command import PIP_ARGUMENTS_VARIABLE
-from paritygate.converter.environments.processes import Ended
 from paritygate.converter.environments.progress import FETCHING, INSTALLING, BuildStep, Progress
 from paritygate.converter.environments.specs import DIRECTORY_VARIABLE, EnvironmentSpec
+from paritygate.converter.processes import Ended
 
 _KEPT_LINES = 60
 

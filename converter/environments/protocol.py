@@ -18,6 +18,8 @@ PROTOCOL = 1
 """Sent with the first message; parent and child run the same code, so another number is a broken installation."""
 
 _TEXT_LIMIT = 4000
+_MAX_FACTS = 16  # with texts of the limit, each character escaped, one line stays below what the parent takes
+_MAX_NAME = 100
 
 _KNOWN_ERRORS: dict[str, type[Exception]] = {
     name: kind
@@ -53,9 +55,11 @@ def encode(kind: str, **fields: Any) -> bytes:
 def encode_error(error: ConverterError | ValueError) -> bytes:
     """An error as a message, with the facts that it holds as attributes.
 
-    A subclass that `errors.py` does not know goes as the nearest class that it does.
+    A subclass that `errors.py` does not know goes as the nearest class that it does. The parent cuts a line of
+    more than 1 MiB in two and would take neither for a message, so long texts are shortened here.
     """
-    facts = {name: value for name, value in vars(error).items() if _is_plain(value)}
+    plain = [(name, value) for name, value in vars(error).items() if _is_fact(name, value)]
+    facts = {name: _shorten(value) if isinstance(value, str) else value for name, value in plain[:_MAX_FACTS]}
     return encode("error", error=_known_class(error), message=_cut(str(error)), facts=facts)
 
 
@@ -115,8 +119,16 @@ def _known_class(error: ConverterError | ValueError) -> str:
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KNOWN_ERRORS)
 
 
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)
+def _is_fact(name: str, value: Any) -> bool:
+    if isinstance(value, int) and value.bit_length() > 64:  # JSON refuses those of thousands of digits
+        return False
+    return len(name) <= _MAX_NAME and (value is None or isinstance(value, str | int | float | bool))
+
+
+def _shorten(text: str) -> str:
+    """A text without its middle: a name is known by its beginning, what a process said by its end."""
+    half = _TEXT_LIMIT // 2
+    return text if len(text) <= _TEXT_LIMIT else f"{text[:half]} ... {text[-half:]}"
 
 
 def _cut(text: str, limit: int = _TEXT_LIMIT) -> str:

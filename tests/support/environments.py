@@ -17,7 +17,7 @@ import pytest
 import paritygate
 from paritygate.converter.environments import SPECS, Environment, EnvironmentSpec, sync
 from paritygate.converter.environments.manager import MARKER_FILE, MARKER_SCHEMA
-from paritygate.converter.environments.processes import run_supervised
+from paritygate.converter.processes import run_supervised
 
 
 def real_environment(name: str) -> Environment:

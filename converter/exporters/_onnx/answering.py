@@ -18,10 +18,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun, RuntimeContextError
 
 from paritygate.converter._tensors import decode_tensor, encode_tensor
-from paritygate.converter.environments.processes import CHANNEL_VARIABLE
 from paritygate.converter.exporters._onnx.corrections import CORRECTIONS
 from paritygate.converter.exporters._onnx.reading import PREPARED_FILE
 from paritygate.converter.exporters._onnx.widening import widen
+from paritygate.converter.processes import CHANNEL_VARIABLE
 from paritygate.converter.types import Array
 
 MAX_ANSWER_BYTES = 2**31 - 1

@@ -6,22 +6,20 @@ is computed in this process.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import paritygate
 from paritygate.converter._tensors import decode_tensor, encode_tensor
-from paritygate.converter.environments import processes
 from paritygate.converter.errors import ExportError, SourceError, UnsupportedOperator
+from paritygate.converter.processes import Ended, start_supervised
 from paritygate.converter.types import Array, Feeds
 
 _BOOTSTRAP = """
@@ -30,6 +28,8 @@ sys.path.insert(0, sys.argv[1])
 from paritygate.converter.exporters._onnx.answering import main
 main(pathlib.Path(sys.argv[2]))
 """
+
+_LOG_BYTES = 1 << 16
 
 MAX_OVERRUNS = 3
 """Questions that may run out of time or memory before the export is given up."""
@@ -167,41 +167,22 @@ class _Child:
     """The process, its standard input, and its channel."""
 
     def __init__(self, folder: Path, memory_bytes: int) -> None:
-        self._held = ExitStack()
         self._log = folder / "child.log"
-        path = _import_folder(folder)
-        lifeline_read, self._lifeline = os.pipe()
-        self._held.callback(os.close, self._lifeline)
-        self._channel, channel_write = os.pipe()
-        self._held.callback(os.close, self._channel)
-        plan = {
-            "command": [sys.executable, "-I", "-c", _BOOTSTRAP, str(path), str(folder)],
-            "lifeline_fd": lifeline_read,
-            "channel_fds": [channel_write],
-            "memory_bytes": memory_bytes,
-        }
-        supervisor = Path(processes.__file__).with_name("supervise.py")
+        command: list[str | Path] = [sys.executable, "-I", "-c", _BOOTSTRAP, _import_folder(folder), folder]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(supervisor), json.dumps(plan)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                pass_fds=(lifeline_read, channel_write),
-                env={**os.environ, processes.CHANNEL_VARIABLE: str(channel_write)},
-                start_new_session=True,
+            self._started = start_supervised(
+                command, memory_bytes=memory_bytes, stdin=subprocess.PIPE, output=log, with_channel=True
             )
-        os.close(lifeline_read)
-        os.close(channel_write)
         self._rest = b""
         self._timed_out = False
 
     def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any] | None:
         """What the child says; None if it died or its time is up."""
-        assert self._process.stdin is not None
+        stdin = self._started.process.stdin
+        assert stdin is not None
         try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            self._process.stdin.flush()
+            stdin.write(json.dumps(question).encode() + b"\n")
+            stdin.flush()
         except BrokenPipeError:
             return None
         line = self._line(time.monotonic() + seconds)
@@ -214,20 +195,30 @@ class _Child:
         """Why there was no answer."""
         if self._timed_out:
             return f"stopped after {seconds:.0f} s"
-        returncode = self._process.wait()
-        log = self._log.read_text("utf-8", errors="replace").strip().splitlines()
+        returncode = self._started.process.wait()
+        log = self._end_of_log().strip().splitlines()
         if log and log[-1].startswith("MemoryError"):
             return "out of memory"
-        ended = processes.Ended(returncode, False, "", 0.0).describe()
+        ended = Ended(returncode, False, "", 0.0).describe()
         return f"its process {ended}" + (f"; its last line: {log[-1][:200]}" if log else "")
 
+    def _end_of_log(self) -> str:
+        """Its last lines; what a file makes the child write has no bound."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
+            return log.read(_LOG_BYTES).decode("utf-8", "replace")
+
     def _line(self, deadline: float) -> bytes | None:
+        channel = self._started.channel_fd
+        assert channel is not None
+        waiting = select.poll()  # select() takes no descriptor beyond 1023
+        waiting.register(channel, select.POLLIN)
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._channel], [], [], max(0.0, deadline - time.monotonic()))
+            ready = waiting.poll(1000 * max(0.0, deadline - time.monotonic()))
             if not ready:
                 self._timed_out = True
                 return None
-            chunk = os.read(self._channel, 1 << 16)
+            chunk = os.read(channel, 1 << 16)
             if not chunk:
                 return None
             self._rest += chunk
@@ -235,12 +226,8 @@ class _Child:
         return line
 
     def close(self) -> None:
-        """End the whole process group: the supervisor kills it once the lifeline is closed."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._held.close()
-        self._process.wait()
+        """End the whole process group."""
+        self._started.close()
 
 
 def _import_folder(folder: Path) -> Path:

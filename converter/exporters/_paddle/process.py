@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from paritygate.converter.environments.processes import Ended, run_supervised
 from paritygate.converter.errors import ExportError, UnsupportedOperator
 from paritygate.converter.exporters._paddle.programs import Operation
+from paritygate.converter.processes import Ended, run_supervised
 
 TIMEOUT_S = 1800.0
 

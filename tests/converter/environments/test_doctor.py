@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from paritygate.converter.environments import (
+    SPECS,
     Environment,
     Finding,
     examine,
@@ -20,9 +21,10 @@ from paritygate.converter.environments import (
     remove_forgotten,
     sync,
 )
-from paritygate.converter.environments.intact import InstalledFile
+from paritygate.converter.environments.intact import InstalledFile, unrecorded
 from paritygate.converter.environments.manager import MARKER_FILE
-from support.environments import TinyIndex
+from paritygate.converter.environments.pins import installed
+from support.environments import TinyIndex, real_environment
 
 _NAME = "tiny"
 
@@ -52,7 +54,10 @@ def test_a_whole_environment_is_fine(index: TinyIndex) -> None:
     sync(_NAME)
     (finding,) = _of_environment()
     assert finding.state == "ok", finding
-    assert finding.message == "1 packages as they are pinned, every file as installed, imports tinyframework"
+    assert (
+        finding.message
+        == "1 packages as they are pinned, every file as installed and no other, imports tinyframework"
+    )
 
 
 def _site_packages(environment: Environment) -> Path:
@@ -95,6 +100,21 @@ def _break_the_import(environment: Environment) -> None:
     (_site_packages(environment) / "tinyframework.py").write_text("raise ImportError('no such processor.')\n")
 
 
+def _add_files(environment: Environment) -> None:
+    packages = _site_packages(environment)
+    for name in (
+        "a.py",
+        "b.py",
+        "c.py",
+        "sitecustomize.py",
+        "stray.pth",
+        "plugin/__init__.py",
+        "plugin/more.py",
+    ):
+        (packages / name).parent.mkdir(exist_ok=True)
+        (packages / name).touch()
+
+
 def _die_in_a_build(environment: Environment) -> None:
     (environment.directory / MARKER_FILE).unlink()
 
@@ -112,6 +132,7 @@ def test_bytecode_that_a_wheel_brought_may_be_compiled_anew(index: TinyIndex) ->
         (_lose_a_file, "1 files of tinyframework are not as they were installed: tinyframework.py"),
         (_lose_a_package, "tinyframework 1.0 is missing"),
         (_add_a_package, "intruder was put there by somebody else"),
+        (_add_files, "are of no package: sitecustomize.py, stray.pth, a.py and others. Run"),
         (_move_a_version, "tinyframework is 1.1 instead of 1.0"),
         (
             _break_the_import,
@@ -128,6 +149,53 @@ def test_what_is_wrong_with_an_environment_is_named(
     assert {finding.state for finding in findings} == {"fault"}
     assert any(match in finding.message for finding in findings), findings
     assert all("paritygate env sync tiny`" in finding.message for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("stray.pth", "stray.pth"),
+        ("usercustomize.py", "usercustomize.py"),
+        ("tinyframework.pyc", "tinyframework.pyc"),
+        ("numpy/__init__.py", "numpy/"),
+        ("tinyframework-1.0.dist-info/entry_points.txt", "tinyframework-1.0.dist-info/entry_points.txt"),
+    ],
+)
+@pytest.mark.parametrize("every_file", [False, True])
+def test_a_file_of_no_package_is_found_also_when_it_is_older_than_the_build(
+    name: str, told: str, every_file: bool, index: TinyIndex
+) -> None:
+    environment = sync(_NAME)
+    added = _site_packages(environment) / name
+    added.parent.mkdir(exist_ok=True)
+    added.touch()
+    marker = environment.directory / MARKER_FILE
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"built_at_ns": time.time_ns() + 10**12}))
+    (finding,) = [each for each in examine(_NAME, every_file=every_file) if each.subject == _NAME]
+    assert finding.state == "fault"
+    assert (
+        f"1 files or folders in {_site_packages(environment)} are of no package: {told}. Run"
+        in finding.message
+    )
+
+
+def test_what_python_and_folders_without_files_leave_is_no_fault(index: TinyIndex) -> None:
+    packages = _site_packages(sync(_NAME))
+    (packages / "empty" / "__pycache__").mkdir(parents=True)
+    for folder in (packages, packages / "empty"):
+        (folder / "__pycache__").mkdir(exist_ok=True)
+        (folder / "__pycache__" / "gone.cpython-311.pyc").touch()
+    (finding,) = _of_environment()
+    assert finding.state == "ok", finding
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", SPECS)
+def test_a_real_environment_holds_nothing_that_its_packages_do_not_name(name: str) -> None:
+    directory = real_environment(name).directory
+    distributions = installed(directory).values()
+    (packages,) = directory.glob("lib/python*/site-packages")
+    assert unrecorded(packages, distributions) == []
 
 
 def test_what_was_not_touched_since_the_build_is_not_read(

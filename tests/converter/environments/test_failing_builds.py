@@ -14,8 +14,8 @@ import pytest
 
 from paritygate.converter.environments import list_environments, sync
 from paritygate.converter.environments.pip_output import explain
-from paritygate.converter.environments.processes import Ended
 from paritygate.converter.errors import EnvironmentFailure
+from paritygate.converter.processes import Ended
 from support.environments import TinyIndex
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy as np
@@ -15,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 
 from paritygate.converter.bundle import read_bundle
 from paritygate.converter.config import ExportConfig
-from paritygate.converter.environments import Event, ExportRequest, export_isolated, export_source
+from paritygate.converter.environments import Event, ExportRequest, export_isolated, export_source, isolated
 from paritygate.converter.errors import (
     BundleError,
     EnvironmentFailure,
@@ -247,6 +253,100 @@ def test_an_existing_directory_is_refused_before_anything_starts(here: Path) -> 
     (here / "out").mkdir()
     with pytest.raises(BundleError, match="exists already; a bundle is never overwritten"):
         export_isolated("trees", _request(), here / "out")
+
+
+@pytest.mark.parametrize("memory_bytes", [0, -1])
+def test_no_memory_is_not_taken_for_all_of_it(here: Path, memory_bytes: int) -> None:
+    with pytest.raises(
+        ValueError, match=rf"memory_bytes is {memory_bytes}; expected a positive number of bytes"
+    ):
+        export_isolated("trees", _request(), here / "out", memory_bytes=memory_bytes)
+    assert list(here.iterdir()) == []
+
+
+def test_a_folder_that_another_export_clears_before_it_is_locked_is_made_again(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = tempfile.mkdtemp
+    made: list[Path] = []
+
+    def make_and_lose(**where: Any) -> str:
+        made.append(Path(make(**where)))
+        if len(made) == 1:
+            isolated._clear_abandoned(here / "out")
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    with isolated._workspace(here / "out") as workspace:
+        assert made == [made[0], workspace]
+        assert not made[0].exists()
+        isolated._clear_abandoned(here / "out")
+        assert sorted(path.name for path in workspace.iterdir()) == ["path", "tmp"]
+    assert list(here.iterdir()) == []
+
+
+def test_a_folder_is_locked_as_long_as_it_is_being_cleared(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an export that has just made it waits, and then sees that it is gone."""
+    left = here / ".out.isolated-abcdefgh"
+    left.mkdir()
+    states: list[str] = []
+    remove = shutil.rmtree
+
+    def look_and_remove(folder: Path, **how: Any) -> None:
+        try:
+            os.close(isolated._hold(folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            states.append("free")
+        except BlockingIOError:
+            states.append("held")
+        remove(folder, **how)
+
+    monkeypatch.setattr(shutil, "rmtree", look_and_remove)
+    isolated._clear_abandoned(here / "out")
+    assert states == ["held"]
+    assert not left.exists()
+
+
+def test_a_lock_on_a_folder_that_was_removed_meanwhile_is_none(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "folder").mkdir()
+    lock = fcntl.flock
+
+    def lose_and_lock(descriptor: int, how: int) -> None:
+        (here / "folder").rmdir()
+        lock(descriptor, how)
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(fcntl, "flock", lose_and_lock)
+    with pytest.raises(FileNotFoundError):
+        isolated._hold(here / "folder", fcntl.LOCK_EX)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_exports_to_one_place_at_once_lose_no_folder(here: Path) -> None:
+    def work(_index: int) -> bool:
+        with isolated._workspace(here / "out") as workspace:
+            return (workspace / "path" / "paritygate").exists() and (workspace / "tmp").is_dir()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(400)))
+    assert list(here.iterdir()) == []
+
+
+def test_only_what_exports_to_this_very_place_left_is_cleared(here: Path) -> None:
+    others = [
+        ".out.isolated-x.isolated-abcdefgh",  # of a bundle that is called `out.isolated-x`
+        ".out.isolated-isolated-abcdefgh",
+        ".out.isolated-my notes",
+        ".other.isolated-abcdefgh",
+        ".outsiders",
+    ]
+    for name in [*others, ".out.isolated-abc_e0gh"]:
+        (here / name).mkdir()
+    isolated._clear_abandoned(here / "out")
+    assert sorted(path.name for path in here.iterdir()) == sorted(others)
 
 
 def test_a_place_that_cannot_be_written_is_named(here: Path) -> None:

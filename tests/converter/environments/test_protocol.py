@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 
 import pytest
 
 from paritygate.converter import errors
 from paritygate.converter.environments.protocol import Conversation, Event, encode, encode_error
 from paritygate.converter.errors import BundleCorrupt, ConverterError, EnvironmentFailure, UnsupportedOperator
+from paritygate.converter.processes import run_supervised
 
 _ALL_ERRORS = [
     kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ConverterError)
@@ -39,6 +42,31 @@ def test_the_facts_of_an_error_arrive() -> None:
         conversation.hear(encode_error(sent))
         assert conversation.error is not None
         assert vars(conversation.error) == vars(sent)
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 2**21, "\N{GRINNING FACE}" * 2**20, "\x00" * 2**20], ids=["x", "wide", "nul"]
+)
+def test_an_error_with_long_facts_arrives_as_itself(text: str) -> None:
+    """The parent cuts lines of more than 1 MiB, so what is sent is heard through the same kind of pipe."""
+    sent = UnsupportedOperator(text, operator=f"begins {text}", module=f"{text} ends")
+    vars(sent).update({"n" * 10**6: 1, "digits": 10**5000, **{f"fact_{index}": text for index in range(40)}})
+    command = "import os, sys; os.write(int(os.environ['PARITYGATE_CHANNEL_FD']), sys.stdin.buffer.read())"
+    conversation = Conversation(_silent)
+    with tempfile.TemporaryFile() as message:
+        message.write(encode_error(sent))
+        message.seek(0)
+        run_supervised(
+            [sys.executable, "-I", "-c", command],
+            timeout_s=30,
+            stdin=message.fileno(),
+            on_channel=conversation.hear,
+        )
+    assert conversation.fault == ""
+    assert type(conversation.error) is UnsupportedOperator
+    assert conversation.error.operator.startswith("begins ")
+    assert conversation.error.module is not None
+    assert conversation.error.module.endswith(" ends")
 
 
 def test_a_value_error_and_unknown_subclasses_arrive_as_the_nearest_known_class() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -560,6 +561,23 @@ def test_child_that_dies_is_reported_with_its_end(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(referee, "_BOOTSTRAP", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(ExportError, match="its process was killed by SIGSEGV"):
         _export(_net(), tmp_path)
+
+
+def test_child_that_writes_without_end_is_reported_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flood = (
+        "import os, sys; os.ftruncate(2, 2**29); os.lseek(2, 0, os.SEEK_END); sys.exit('\\nits last word')"
+    )
+    monkeypatch.setattr(referee, "_BOOTSTRAP", flood)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ExportError, match="exit code 1; its last line: its last word"):
+            _export(_net(), tmp_path)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2**27
 
 
 def test_no_child_is_left_behind(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A small process between us and a command: nothing it starts outlives us.
 
-Run as a script by `processes.py`, with the standard library only. It starts the command in a process group
+Run as a script by `starting.py`, with the standard library only. It starts the command in a process group
 of its own and waits for one of two things. If the command ends, the rest of its group is killed and this
 process ends the same way (same exit code, or the same signal). If we end, or close the lifeline (a pipe whose
 other end we hold) because we gave up, the whole group is killed. Both are watched: a process forked from us
@@ -26,7 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> int:
-    """Supervise the command that the JSON in the first argument describes (see `processes.py`)."""
+    """Supervise the command that the JSON in the first argument describes (see `starting.py`)."""
     plan = json.loads(sys.argv[1])
     channel = tuple(plan["channel_fds"])
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import select
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-CHANNEL_VARIABLE = "PARITYGATE_CHANNEL_FD"
-"""Tells a command which of its file descriptors is its channel to us."""
+from paritygate.converter.processes.starting import start_supervised
 
-_SUPERVISOR = Path(__file__).with_name("supervise.py")
 _TAIL_LINES = 40
 _CHUNK_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 20
@@ -97,47 +91,20 @@ def run_supervised(
             can get in there.
         on_tick: Called about twice a second while the command runs.
     """
-    variables = dict(os.environ if environment is None else environment)
-    with ExitStack() as held:
-        lifeline = _Pipe(held)
-        channel = _Pipe(held) if on_channel is not None else None
-        handed = [] if channel is None else [channel.write_end.fileno()]
-        variables[CHANNEL_VARIABLE] = str(handed[0]) if handed else ""
-        plan = {
-            "command": [str(part) for part in command],
-            "lifeline_fd": lifeline.read_end.fileno(),
-            "channel_fds": handed,
-            "memory_bytes": memory_bytes,
-        }
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_SUPERVISOR), json.dumps(plan)],
-            stdin=subprocess.DEVNULL if stdin is None else stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(lifeline.read_end.fileno(), *handed, *keep_open),
-            env=variables,
-            cwd=directory,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        held.callback(process.stdout.close)
-        held.callback(process.wait)  # returns at once: closing the lifeline, below, killed what still ran
-        held.callback(lifeline.write_end.close)
-        lifeline.read_end.close()
-        streams = [_Lines(process.stdout.fileno(), on_output, keep=_TAIL_LINES)]
-        if channel is not None:
-            channel.write_end.close()
-            streams.append(_Lines(channel.read_end.fileno(), on_channel, keep=0))
-        return _watch(process, streams, timeout_s, lifeline.write_end.close, on_tick)
-
-
-class _Pipe:
-    """Both ends of a pipe as files, closed at the latest with the stack that holds them."""
-
-    def __init__(self, held: ExitStack) -> None:
-        read_fd, write_fd = os.pipe()
-        self.read_end = held.enter_context(io.FileIO(read_fd, "rb"))
-        self.write_end = held.enter_context(io.FileIO(write_fd, "wb"))
+    with start_supervised(
+        command,
+        environment=environment,
+        directory=directory,
+        memory_bytes=memory_bytes,
+        keep_open=keep_open,
+        stdin=stdin,
+        with_channel=on_channel is not None,
+    ) as started:
+        assert started.process.stdout is not None
+        streams = [_Lines(started.process.stdout.fileno(), on_output, keep=_TAIL_LINES)]
+        if started.channel_fd is not None:
+            streams.append(_Lines(started.channel_fd, on_channel, keep=0))
+        return _watch(started.process, streams, timeout_s, started.kill, on_tick)
 
 
 class _Lines:

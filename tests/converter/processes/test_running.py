@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paritygate.converter.environments.processes import run_supervised
+from paritygate.converter.processes import run_supervised
 
 
 def _shell(script: str) -> list[str]:
@@ -68,7 +68,7 @@ def test_what_a_command_leaves_running_is_killed_when_it_ends() -> None:
 def test_a_command_dies_with_its_children_when_we_are_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     ours = (
-        "from paritygate.converter.environments.processes import run_supervised;"
+        "from paritygate.converter.processes import run_supervised;"
         f"run_supervised(['/bin/sh','-c','sleep 60 & echo $! $$ > {pids}.part; mv {pids}.part {pids}; wait'],"
         " timeout_s=60)"
     )
