@@ -21,6 +21,7 @@ import numpy as np
 
 from paritygate.converter.checkpoints.files import existing_file, file_sha256
 from paritygate.converter.checkpoints.misfit import misfit, some
+from paritygate.converter.checkpoints.naming import is_averaged
 from paritygate.converter.errors import SourceError
 
 Name = tuple[str, ...]
@@ -32,6 +33,9 @@ _METADATA_BYTES = 1 << 28
 _MAX_DEPTH = 64
 _MAX_PREFIX_DEPTH = 4
 _MAX_PREFIXES = 256
+_BOXES = frozenset({"value", "raw_value"})
+"""Names under which nnx writes what a variable holds."""
+
 _PLAIN = re.compile(r"[^/\\\x00]{1,512}")
 _ARRAYS = frozenset({"jax.Array", "np.ndarray", "scalar"})
 
@@ -310,6 +314,26 @@ def _is_training(name: Name) -> bool:
     return state or (len(name) == 1 and words <= _COUNTERS)
 
 
+def _is_random_stream(name: Name, found: Mapping[Name, Callable[[], Entry]]) -> bool:
+    """Whether an entry is the state of a generator, which nnx keeps as a `count` beside a `key`.
+
+    They stand wherever a module holds one, usually as `rngs` of a Dropout; whole numbers without sign are what
+    tells them from weights of these names.
+
+    Raises:
+        SourceError: If such an entry is damaged.
+    """
+    bare, box = (name[:-1], name[-1:]) if name[-1] in _BOXES else (name, ())
+    other = {"count": "key", "key": "count"}.get(bare[-1]) if len(bare) > 1 else None
+    if other is None:
+        return False
+    beside = (*bare[:-1], other, *box)
+    if "rngs" not in bare[:-1] and beside not in found:
+        return False
+    pair = [found[part]() for part in (name, beside) if part in found]
+    return all(entry.dtype.kind == "u" for entry in pair)
+
+
 def take(
     checkpoint: Checkpoint,
     wanted: Mapping[Name, tuple[tuple[int, ...], Any]],
@@ -332,7 +356,9 @@ def take(
     """
     found, selection, notes = _selected(checkpoint, wanted, entry)
     tops = {name[0] for name in wanted}
-    extra = [name for name in found if name not in wanted]
+    unasked = [name for name in found if name not in wanted]
+    streams = [name for name in unasked if _is_random_stream(name, found)]
+    extra = [name for name in unasked if name not in streams]
     unexpected = [name for name in extra if name[0] in tops or not _is_training(name)]
     opened = {name: found[name]() for name in wanted if name in found}
     shapes = {_shown(name): value.shape for name, value in opened.items()}
@@ -351,6 +377,9 @@ def take(
         raise SourceError(
             f"{checkpoint.path} does not fit the model of {factory}: {fault}. Use the factory it was trained with."
         )
+    if streams:
+        shown = some([_shown(name) for name in streams])
+        notes.append(f"The states of random generators are no weights and were left out: {shown}.")
     if extra:
         tops_left = sorted({name[0] for name in extra})
         notes.append(f"Entries beside the weights were not needed: {some(tops_left)}.")
@@ -376,7 +405,7 @@ def _selected(
         if not inside:
             tops = sorted({name[0] for name in checkpoint.entries})
             raise SourceError(f"{checkpoint.path} has no entry {entry!r}; it holds {some(tops)}.")
-        kind = "ema" if re.search(r"ema|averag", entry, re.IGNORECASE) else "raw"
+        kind = "ema" if is_averaged(entry) else "raw"
         best = _best(inside, wanted)
         return best, f"{kind}: checkpoint entry {entry}", [*step, f"The weights are the entry {entry!r}."]
     prefixes = {
@@ -419,11 +448,10 @@ def _best(
     entries: Mapping[Name, Callable[[], Entry]], wanted: Mapping[Name, Any]
 ) -> dict[Name, Callable[[], Entry]]:
     """The entries under the model's names: nnx writes each variable as a box with its value in it."""
-    boxed = {"value", "raw_value"}
     if {name[0] for name in wanted} == {"params"} and not any(name[0] == "params" for name in entries):
         entries = {("params", *name): value for name, value in entries.items()}
     return {
-        name[:-1] if name not in wanted and name[-1] in boxed and name[:-1] in wanted else name: value
+        name[:-1] if name not in wanted and name[-1] in _BOXES and name[:-1] in wanted else name: value
         for name, value in entries.items()
     }
 

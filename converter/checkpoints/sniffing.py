@@ -46,6 +46,14 @@ class Form(enum.Enum):
     LIGHTGBM_TEXT = "a LightGBM model", ("lightgbm",)
     PADDLE_PROGRAM = "a PaddlePaddle program", ("paddle",)
     PADDLE_PARAMETERS = "a PaddlePaddle parameter file", ("paddle",)
+    PADDLE_PROGRAM_WEIGHTS = (
+        "a file that holds the weights of a program of PaddlePaddle", (),
+        "Give the program itself, the .json or .pdmodel that paddle.jit.save wrote beside it.",
+    )  # fmt: skip
+    PADDLE_PREFIX = (
+        "the common prefix of a PaddlePaddle program's files", (),
+        "Give the program itself, the .json or .pdmodel of that name.",
+    )  # fmt: skip
     PMML = "a PMML document", ("pmml",)
     ONNX = "an ONNX model", ("onnx",)
     BUNDLE = "a bundle already", (), "Prove it with `paritygate validate`."
@@ -67,20 +75,40 @@ def look_at(path: Path) -> Form | None:
     """The form of a file or folder; None if it is none that is known, or cannot be read.
 
     Args:
-        path: A file, a folder, or the common prefix of a TensorFlow checkpoint's files.
+        path: A file, a folder, or the common prefix of the files of a TensorFlow checkpoint or a Paddle program.
     """
     try:
         if path.is_dir():
             return _look_into(path)
         if not path.exists():
-            return Form.TF_CHECKPOINT if path.with_name(path.name + ".index").is_file() else None
+            return _by_prefix(path)
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None
     if head.startswith(b"PK\x03\x04"):
         return _look_into_zip(path)
-    return _by_magic(head, path.suffix.lower()) or _by_text(head) or _by_protobuf(head, path)
+    form = _by_magic(head, path.suffix.lower()) or _by_text(head) or _by_protobuf(head, path)
+    return Form.PADDLE_PROGRAM_WEIGHTS if form is None and path.suffix == _PADDLE_WEIGHTS else form
+
+
+def _by_prefix(path: Path) -> Form | None:
+    if path.with_name(f"{path.name}.index").is_file():
+        return Form.TF_CHECKPOINT
+    return Form.PADDLE_PREFIX if _paddle_program(path.name, path) is not None else None
+
+
+def _paddle_program(stem: str, path: Path) -> Path | None:
+    """The program of a name beside a path, where there is one."""
+    beside = (path.with_name(stem + suffix) for suffix in (".json", ".pdmodel"))
+    return next((file for file in beside if file.is_file() and look_at(file) is Form.PADDLE_PROGRAM), None)
+
+
+def advice_on(form: Form, path: Path) -> str:
+    """What to do with a path of a form that nobody reads; a program of PaddlePaddle is named where it lies."""
+    stem = {Form.PADDLE_PROGRAM_WEIGHTS: path.stem, Form.PADDLE_PREFIX: path.name}.get(form)
+    program = None if stem is None else _paddle_program(stem, path)
+    return form.advice if program is None else f"Give the program itself: {program}."
 
 
 def is_first_for(source: str | Path, exporter: str) -> bool:
@@ -98,7 +126,7 @@ def refuse_foreign(source: str | Path, exporter: str) -> None:
     form = look_at(Path(source))
     if form is None or exporter in form.exporters:
         return
-    advice = form.advice or (
+    advice = advice_on(form, Path(source)) or (
         f"Leave the framework out, or name it: --framework {form.exporters[0]} (framework={form.exporters[0]!r})."
     )
     raise SourceError(f"{source} is {form.words}, and the {exporter} exporter does not read that. {advice}")
@@ -137,6 +165,8 @@ def _look_into_zip(path: Path) -> Form | None:
             names = archive.namelist()[:_NAMES_READ]
     except (BadZip, OSError):
         return _by_suffix_of_damaged_zip(path.suffix.lower())
+    if names and all(name.endswith(".npy") for name in names):
+        return Form.SAMPLES
     inner = {name.split("/", 1)[1] if "/" in name else name for name in names}
     if "config.json" in names or "model.weights.h5" in names:
         return Form.KERAS_ARCHIVE
@@ -144,9 +174,7 @@ def _look_into_zip(path: Path) -> Form | None:
         return Form.TORCH_PROGRAM
     if "constants.pkl" in inner or any(name.startswith("code/") for name in inner):
         return Form.TORCHSCRIPT
-    if "data.pkl" in inner:
-        return Form.TORCH_CHECKPOINT
-    return Form.SAMPLES if names and all(name.endswith(".npy") for name in names) else None
+    return Form.TORCH_CHECKPOINT if "data.pkl" in inner else None
 
 
 def _by_suffix_of_damaged_zip(suffix: str) -> Form | None:
@@ -163,12 +191,17 @@ def _by_suffix_of_damaged_zip(suffix: str) -> Form | None:
 # What torch.save wrote before its zip format: a pickle of this number comes first.
 _TORCH_LEGACY = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
 _COMPRESSED = (b"\x78", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x04\x22\x4d\x18")
+# A tensor as paddle writes it: two versions and a count, all 0, then the size of its description.
+_PADDLE_TENSOR = re.compile(rb"\0{16}[\x02-\x7f]\0{3}\x08", re.DOTALL)
+_PADDLE_WEIGHTS = ".pdiparams"
 _TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin")
 
 
 def _by_magic(head: bytes, suffix: str) -> Form | None:
     if head.startswith(b"\x89HDF\r\n\x1a\n"):
         return Form.HDF5
+    if _PADDLE_TENSOR.match(head):
+        return Form.PADDLE_PROGRAM_WEIGHTS
     if head[4:8] == b"TFL3":
         return Form.TFLITE
     if head.startswith(b"ftrt"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,13 @@ import torch
 
 from paritygate.converter.checkpoints.inert_pickle import Stub
 from paritygate.converter.checkpoints.misfit import misfit, some
+from paritygate.converter.checkpoints.naming import is_averaged, is_of_training
 from paritygate.converter.checkpoints.torch_archive import ITEM_BYTES, Archive, BadArchive, TensorRef
 from paritygate.converter.errors import SourceError
 
 RAW_KEYS = ("state_dict", "model_state_dict", "model_state", "model", "module", "network", "net", "weights")
 """Keys under which training scripts keep the weights, the most telling first."""
 
-_OTHERS = re.compile(r"optim|scheduler|scaler", re.IGNORECASE)
-_EMA = re.compile(r"ema|averag|swa", re.IGNORECASE)
 _MAX_PREFIXES = 16
 _MAX_DEPTH = 256
 _MAX_LETTERS = 2**26
@@ -111,8 +109,8 @@ def select_state(checkpoint: Checkpoint, key: str | None) -> StateDict:
     if whole is not None:
         return StateDict(checkpoint.tensors(whole), "raw", _said_of_module(content, "the file"))
     states = _states(content)
-    found = {name: value for name, value in states.items() if not _EMA.search(name)}
-    averaged = [name for name in states if _EMA.search(name)]
+    found = {name: value for name, value in states.items() if not is_averaged(name)}
+    averaged = [name for name in states if is_averaged(name)]
     raw = next((name for name in RAW_KEYS if name in found), None)
     if raw is None and len(found) == 1:
         raw = next(iter(found))
@@ -141,7 +139,7 @@ def _named_state(checkpoint: Checkpoint, key: str) -> StateDict:
     weights = weights_in(value)
     if weights is None:
         raise SourceError(f"the entry {key!r} of {path} holds {_shape_of(value)}, no weights by name.")
-    kind = "ema" if _EMA.search(key) else "raw"
+    kind = "ema" if is_averaged(key) else "raw"
     notes = (f"The weights are the entry {key!r}.", *_said_of_module(value, f"the entry {key!r}"))
     return StateDict(checkpoint.tensors(weights), f"{kind}: checkpoint entry {key}", notes)
 
@@ -207,7 +205,7 @@ def _module_weights(module: Stub, budget: _Budget) -> Iterator[tuple[str, Tensor
     pending = [("", module)]
     while pending:
         prefix, part = pending.pop()
-        skipped = _names_in(part.state.get("_non_persistent_buffers_set"))
+        skipped = _names_in(part.state.get("_non_persistent_buffers_set"), budget)
         for group in ("_parameters", "_buffers"):
             for name, value in as_mapping(part.state.get(group)).items():
                 budget.spend(f"{prefix}{name}")
@@ -219,9 +217,11 @@ def _module_weights(module: Stub, budget: _Budget) -> Iterator[tuple[str, Tensor
                 pending.append((f"{prefix}{name}.", child))
 
 
-def _names_in(value: Any) -> frozenset[str]:
+def _names_in(value: Any, budget: _Budget) -> frozenset[str]:
     members = value.items if isinstance(value, Stub) else value
     listed = members if isinstance(members, list | tuple) else ()
+    for _ in listed:  # one list may lie in many parts, and is gone through for each
+        budget.spend("")
     return frozenset(member for member in listed if isinstance(member, str))
 
 
@@ -239,7 +239,7 @@ def _states(content: Any) -> dict[str, Mapping[str, Any]]:
     budget = _Budget()
     seen: dict[int, Mapping[str, Any] | None] = {}
     for name, value in as_mapping(content).items():
-        if not isinstance(value, Stub | Mapping) or _OTHERS.search(str(name)):
+        if not isinstance(value, Stub | Mapping) or is_of_training(str(name)):
             continue
         if id(value) not in seen:
             seen[id(value)] = weights_in(value, budget)

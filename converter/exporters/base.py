@@ -51,7 +51,7 @@ from paritygate.converter._stages import stage
 from paritygate.converter.bundle import MODEL_FILE, Bundle, BundleDraft, write_bundle
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import BundleError, ExportError
-from paritygate.converter.exporters.binding import Binding, bind_inputs
+from paritygate.converter.exporters.binding import Binding, bind_inputs, under_new_names
 from paritygate.converter.exporters.probing import (
     Capture,
     NamedSource,
@@ -64,7 +64,8 @@ from paritygate.converter.exporters.probing import (
     sample_figures,
 )
 from paritygate.converter.exporters.settling import check_asked, demote, settle_dims
-from paritygate.converter.exporters.unforeseen import in_words
+from paritygate.converter.exporters.unforeseen import told
+from paritygate.converter.graph.constants import deciding_constants
 from paritygate.converter.graph.finish import (
     declare_outputs,
     finish_graph,
@@ -165,7 +166,7 @@ class SourceModel(abc.ABC):
         narrows_floats: True if the converted graph may give float32 where the source gives float64. The
             probes then hold the source's answers cast to the graph's type, and a note says so.
         whole_numbers: True if the source holds no floats, so that what it does to integers may have to be exact
-            at any magnitude; it is then also asked the case `extreme:wide`.
+            at any magnitude; it is then also asked the cases `extreme:wide` and `extreme:half`.
         traces_anew: True if its functions are traced anew for each new size, and one that `convert` traces for
             open sizes would answer from then on for all that were not asked before. Every size of the
             planned cases is then asked once before the conversion, so that the answers are its own.
@@ -316,19 +317,12 @@ class Exporter(abc.ABC):
                 f"keep_saved_model keeps the SavedModel that is exported, and exporter {self.name!r} reads none. "
                 "Leave it out, or export a SavedModel."
             )
-        try:
+        with told(source, self.name):
             return self._export(source, directory, config)
-        except BundleError:
-            raise
-        except Exception as error:
-            said = in_words(error, source, self.name)
-            if said is None:
-                raise
-            raise said from error
 
     def _export(self, source: Any, directory: Path, config: ExportConfig) -> Bundle:
         with ExitStack() as opened:
-            with stage("open"):
+            with stage("open"), told(source, self.name, reading=True):
                 model = opened.enter_context(self.open_source(source, config))
             workspace = opened.enter_context(tempfile.TemporaryDirectory(prefix="paritygate-export-"))
             draft = self._draft(model, Path(workspace), config)
@@ -337,6 +331,7 @@ class Exporter(abc.ABC):
 
     def _draft(self, model: SourceModel, workspace: Path, config: ExportConfig) -> BundleDraft:
         source = NamedSource(model, config.output_names)
+        config = under_new_names(model, config)
         with stage("probes"):
             binding = settle_dims(source, bind_inputs(model, config), config)
             answer = check_repeatable(source, binding)
@@ -366,6 +361,7 @@ class Exporter(abc.ABC):
         with stage("graph"):
             values = output_values(graph)
             dtypes = _graph_dtypes(answer, values, model)
+            source.constants = deciding_constants(graph)
             del graph  # it may carry constants as large as weights, and the probes need the memory
         with stage("probes"):
             said = capture(source, binding, config, dtypes)

@@ -96,6 +96,65 @@ class Binding:
         return f" ({places})" if places else ""
 
 
+def under_new_names(model: SourceModel, config: ExportConfig) -> ExportConfig:
+    """The same wishes with every input under the name that `input_names` gives it.
+
+    Whoever renames an input may still call it by the source's own name: the command line reads open sizes off
+    `--input`, where an input has to bear the name that the source knows. A name that is new as well as an own one
+    is the new one.
+
+    Raises:
+        ExportError: If names do not fit the inputs, or one input is given twice, under both of its names.
+    """
+    own = tuple(spec.name for spec in model.inputs)
+    names = _user_names(own, config.input_names)
+    renamed = {old: new for old, new in zip(own, names, strict=True) if old not in names}
+    if not renamed:
+        return config
+    samples = tuple(
+        {renamed.get(name, name): value for name, value in sample.items()}
+        if set(sample) == set(own)
+        else sample
+        for sample in config.samples
+    )
+    return replace(
+        config,
+        dynamic=None if config.dynamic is None else _renamed_axes(config.dynamic, renamed),
+        integer_ranges=_renamed_ranges(config.integer_ranges, renamed),
+        samples=samples,
+    )
+
+
+def _renamed_axes(
+    dynamic: Mapping[str, Mapping[int, str]], renamed: Mapping[str, str]
+) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = {}
+    for given, axes in dynamic.items():
+        name = renamed.get(given, given)
+        known = found.setdefault(name, {})
+        for axis, dim in axes.items():
+            if known.setdefault(axis, dim) != dim:
+                raise ExportError(
+                    f"axis {axis} of input {name!r} is called {known[axis]!r} and {dim!r}, under its new and its "
+                    f"own name; give it one name, once (--dynamic, --input or dynamic=)."
+                )
+    return found
+
+
+def _renamed_ranges(
+    ranges: Mapping[str, tuple[int, int]], renamed: Mapping[str, str]
+) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for given, bounds in ranges.items():
+        name = renamed.get(given, given)
+        if found.setdefault(name, bounds) != bounds:
+            raise ExportError(
+                f"input {name!r} has two ranges, {list(found[name])} and {list(bounds)}, under its new and its "
+                f"own name; give one (--integer-range or integer_ranges=)."
+            )
+    return found
+
+
 def bind_inputs(model: SourceModel, config: ExportConfig) -> Binding:
     """Give a source's inputs the user's names and dimensions.
 
@@ -108,8 +167,8 @@ def bind_inputs(model: SourceModel, config: ExportConfig) -> Binding:
     fault = shared_name_fault(names, config.output_names)
     if fault is not None:
         raise ExportError(fault)
-    _refuse_unknown("dynamic", config.dynamic or {}, names)
-    _refuse_unknown("integer_ranges", config.integer_ranges, names)
+    _refuse_unknown("--dynamic (dynamic=)", config.dynamic or {}, names)
+    _refuse_unknown("--integer-range (integer_ranges=)", config.integer_ranges, names)
     example = None if model.example is None else {renamed[k]: v for k, v in model.example.items()}
     shapes, notes = _named_shapes(model, names, config)
     inputs = tuple(
@@ -198,14 +257,16 @@ def _shape_as_asked(
 def _axis(axis: int, spec: SourceInput, name: str) -> int:
     rank = len(spec.shape)
     if not -rank <= axis < rank:
-        raise ExportError(f"dynamic opens axis {axis} of input {name!r}, which has {rank} axes only.")
+        raise ExportError(
+            f"--dynamic (dynamic=) opens axis {axis} of input {name!r}, which has {rank} axes only."
+        )
     return axis % rank
 
 
 def _example_size(model: SourceModel, spec: SourceInput, name: str, axis: int) -> int:
     if model.example is None:
         raise ExportError(
-            f"axis {axis} of input {name!r} is open in the source and dynamic= does not name it; "
+            f"axis {axis} of input {name!r} is open in the source and --dynamic (dynamic=) does not name it; "
             f"name it, or give an example input whose size it shall be fixed at."
         )
     return int(model.example[spec.name].shape[axis])
@@ -222,7 +283,8 @@ def _shapes_by_default(
         return shapes, []
     sizes = ", ".join(f"{name} has {size}" for name, size in firsts.items())
     return shapes, [
-        f"No dimension was opened: axis 0 differs among the inputs ({sizes}); name one with dynamic=."
+        f"No dimension was opened: axis 0 differs among the inputs ({sizes}); name one with "
+        f"--dynamic (dynamic=)."
     ]
 
 
@@ -247,7 +309,7 @@ def _sizes(inputs: Sequence[TensorSpec], example: Feeds) -> dict[str, int]:
                 raise ExportError(
                     f"{place} has size {size} in the example, but {dim!r} is {known}"
                     f"{' at ' + places[dim] if isinstance(dim, str) else ''}; "
-                    f"sizes that differ need different names in dynamic=."
+                    f"sizes that differ need different names in --dynamic (dynamic=)."
                 )
             if isinstance(dim, str):
                 places.setdefault(dim, place)
@@ -353,7 +415,7 @@ def bind_example(inputs: Any, names: Sequence[str]) -> dict[str, Array] | None:
         if missing or unknown:
             raise ExportError(
                 f"the example has the inputs {list(inputs)}, but the model takes {list(names)}; "
-                f"give one array for each."
+                f"give one array for each, under its name. --input-name (input_names=) gives them other names."
             )
         return {name: np.asarray(inputs[name]) for name in names}
     arrays = list(inputs) if isinstance(inputs, tuple | list) else [inputs]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paritygate.converter.checkpoints.factories import build, is_factory
-from paritygate.converter.checkpoints.sniffing import look_at
+from paritygate.converter.checkpoints.sniffing import advice_on, look_at
 from paritygate.converter.errors import FactoryError, FrameworkMissing, SourceError, SourceNotFound
 from paritygate.converter.names import FRAMEWORK_MODULES
 
@@ -33,7 +33,7 @@ def _detect_path(path: Path) -> str:
     if form is not None and form.exporters:
         return form.exporters[0]
     if form is not None:
-        raise SourceError(f"{path} is {form.words}. {form.advice}")
+        raise SourceError(f"{path} is {form.words}. {advice_on(form, path)}")
     return _claimed(path, str(path))
 
 
@@ -41,8 +41,7 @@ def _detect_built(factory: str) -> str:
     try:
         return detect(build(factory).model)
     except FactoryError as error:
-        cause = error.__cause__
-        missing = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+        missing = _missing_framework(error)
         if missing not in FRAMEWORK_MODULES:
             raise
         raise FrameworkMissing(
@@ -50,6 +49,39 @@ def _detect_built(factory: str) -> str:
             f"run `paritygate export`, which uses an environment of its own.",
             exporter=FRAMEWORK_MODULES[missing],
         ) from error
+
+
+def taken_for_another(error: Exception, source: Any, exporter: str) -> FactoryError | None:
+    """What is said where a factory needs another framework than the one its source was taken for.
+
+    Args:
+        error: What the export raised.
+        source: What was to be exported.
+        exporter: The name of its exporter.
+
+    Returns:
+        The same error with what the source was taken for and which framework to name; None for other errors.
+    """
+    missing = _missing_framework(error) if isinstance(error, FactoryError) else ""
+    meant = FRAMEWORK_MODULES.get(missing, exporter)
+    if meant == exporter or not isinstance(source, str | Path):
+        return None
+    named = f"give --framework {meant} (framework={meant!r})"
+    form = None if is_factory(source) and not Path(source).exists() else look_at(Path(source))
+    taken = f"{source} is {form.words} and was" if form is not None else f"{source} was"
+    taken = f"{error} {taken} taken for one of framework {exporter!r}"
+    if form is None or meant in form.exporters:
+        return FactoryError(f"{taken}; if its model is one of {meant}, {named}.")
+    return FactoryError(
+        f"{taken}, and the {meant} exporter does not read that. Name a factory (--factory, factory=) that builds "
+        f"the model in {exporter}, without {missing}."
+    )
+
+
+def _missing_framework(error: BaseException) -> str:
+    """The package that a factory could not import; empty if that was not what hindered it."""
+    cause = error.__cause__
+    return (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
 
 
 def _claimed(source: Any, shown: str) -> str:

@@ -34,10 +34,30 @@ def edge_cases(
         named = {spec.name: feeds[own] for own, spec in zip(binding.own_names, binding.inputs, strict=True)}
         total = len(next(iter(named.values())))
         rows, most = _rows_of_a_case(binding)
-        for index, start in enumerate(range(0, total, rows)):
-            if index == most:
-                break
+        for index, start in enumerate(_starts(total, rows, most)):
             yield _case(binding, f"{EDGES}:{kind}:{index}", named, start, rows, total)
+
+
+def unasked_note(binding: Binding, edges: Mapping[str, Feeds]) -> list[str]:
+    """What to say where a fixed size of axis 0 leaves no room for all samples."""
+    if not edges:
+        return []
+    rows, most = _rows_of_a_case(binding)
+    totals = {kind: len(next(iter(feeds.values()))) for kind, feeds in edges.items()}
+    return [
+        f"Of {total} samples at the model's own decisions ({kind}) {most * rows} are asked: "
+        f"axis 0 is fixed at {rows}."
+        for kind, total in totals.items()
+        if most is not None and total > most * rows
+    ]
+
+
+def _starts(total: int, rows: int, most: int | None) -> list[int]:
+    """Where cases begin; where there may not be as many as that takes, evenly spread over all samples."""
+    starts = list(range(0, total, rows))
+    if most is None or len(starts) <= most:
+        return starts
+    return [starts[k] for k in np.linspace(0, len(starts) - 1, most).astype(int)]
 
 
 def _rows_of_a_case(binding: Binding) -> tuple[int, int | None]:

@@ -31,9 +31,10 @@ _MOST_MEMBERS = 10_000
 """Members of one list or dict that are looked at."""
 
 _FRAMEWORKS = frozenset((
-    "absl", "chex", "einops", "equinox", "flax", "google", "haiku", "jax", "jax2onnx", "jaxlib", "keras",
-    "mindspore", "ml_dtypes", "numpy", "onnx", "onnxruntime", "optax", "orbax", "paddle", "paddle2onnx", "scipy",
-    "six", "tensorflow", "tf2onnx", "tf_keras", "torch", "wrapt",
+    "absl", "chex", "einops", "equinox", "flax", "google", "h5py", "haiku", "jax", "jax2onnx", "jaxlib", "keras",
+    "mindspore", "ml_dtypes", "mpmath", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "opt_einsum",
+    "optax", "optree", "orbax", "paddle", "paddle2onnx", "scipy", "six", "sympy", "tensorflow", "tf2onnx",
+    "tf_keras", "torch", "torchaudio", "torchvision", "wrapt",
 ))  # fmt: skip
 """Packages whose code is no user's: what it compares is about its own arguments."""
 
@@ -70,6 +71,8 @@ class Piece:
 def own_code(roots: Sequence[Any]) -> tuple[list[Piece], bool]:
     """The code that models are made of, and whether all that hangs on them was looked at.
 
+    Of lists and dicts with very many members only the first are looked at, which counts as not all.
+
     Args:
         roots: Models, layers, modules, functions.
     """
@@ -77,7 +80,7 @@ def own_code(roots: Sequence[Any]) -> tuple[list[Piece], bool]:
     walk.found(roots)
     while walk.waiting and len(walk.seen) < MOST_OBJECTS:
         walk.visit(walk.waiting.popleft())
-    return list(walk.pieces.values()), not walk.waiting
+    return list(walk.pieces.values()), not (walk.waiting or walk.cut)
 
 
 def stored(owner: Any, name: str) -> Any:
@@ -101,6 +104,7 @@ class _Walk:
         self.waiting: deque[Any] = deque()
         self.seen: dict[int, Any] = {}  # holds each, so that no other object gets its id
         self.pieces: dict[tuple[int, int], Piece] = {}
+        self.cut = False
 
     def found(self, values: Any) -> None:
         for value in values:
@@ -119,6 +123,7 @@ class _Walk:
         elif is_truly(value, type):
             self._methods(value, None)
         elif not is_truly(value, ModuleType):
+            self.cut |= _is_cut(value)
             self.found(_members(value))
             self._methods(type(value), value)
 
@@ -138,6 +143,15 @@ class _Walk:
                 function.__code__, function.__globals__, held, _defaults(function), owner
             )
             self.found(_named(function))
+
+
+def _is_cut(value: Any) -> bool:
+    """Whether a container has more members than are looked at; numbers and texts among them are nobody's code."""
+    for container in (dict, list, tuple, set, frozenset, deque):
+        if is_truly(value, container) and container.__len__(value) > _MOST_MEMBERS:
+            members: Any = dict.values(value) if container is dict else container.__iter__(value)
+            return any(not isinstance(member, _PLAIN) for member in islice(members, _MOST_MEMBERS, None))
+    return False
 
 
 def _members(value: Any) -> Iterator[Any]:
@@ -249,10 +263,10 @@ def is_users(code: CodeType) -> bool:
 @functools.lru_cache(maxsize=4096)
 def is_users_file(name: str) -> bool:
     """See `is_users`; a name such as `<stdin>` is a person's."""
-    if name.startswith("<frozen"):
-        return False
     path = Path(name)
+    if name.startswith("<frozen") or path.is_relative_to(_OURS):
+        return False
     for packages in ("site-packages", "dist-packages"):
         if packages in path.parts[:-1]:
             return path.parts[path.parts.index(packages) + 1].removesuffix(".py") not in _FRAMEWORKS
-    return not (path.is_relative_to(_STANDARD_LIBRARY) or path.is_relative_to(_OURS))
+    return not path.is_relative_to(_STANDARD_LIBRARY)

@@ -18,9 +18,9 @@ from paritygate.converter.bundle import OmittedCase, Probe
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ConverterError, ExportError
 from paritygate.converter.exporters.binding import Binding
-from paritygate.converter.exporters.edges import edge_cases
+from paritygate.converter.exporters.edges import edge_cases, unasked_note
 from paritygate.converter.exporters.telling import telling_sizes
-from paritygate.converter.parity.feeds import Case, make_feeds, plan_cases
+from paritygate.converter.parity.feeds import EXTREMES, WIDE, Case, make_feeds, plan_cases
 from paritygate.converter.parity.likeness import Moments, as_example, example_moments, like_cases
 from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, TensorSpec
 
@@ -42,11 +42,13 @@ class NamedSource:
     Attributes:
         model: The open source.
         output_names: The user's names of the outputs, or None for the source's own.
+        constants: Whole numbers that the converted graph compares with; none before there is one.
     """
 
     model: SourceModel
     output_names: tuple[str, ...] | None
     own_outputs: tuple[str, ...] = ()
+    constants: Sequence[int] = ()
 
     def run(self, binding: Binding, feeds: Feeds) -> dict[str, Array]:
         """The source's answers under the user's names.
@@ -72,7 +74,7 @@ class NamedSource:
     def _call(self, method: Any, binding: Binding, feeds: Feeds) -> Any:
         try:
             return method(binding.to_own(feeds))
-        except ConverterError:
+        except (ConverterError, MemoryError):
             raise
         except Exception as error:
             raise SourceRejected(one_line(error)) from error
@@ -189,6 +191,7 @@ def capture(
     for index, sample in enumerate(config.samples):
         asker.ask_sample(_sample_question(binding, sample, index), keep=config.include_samples)
     said.notes += [note for sizes in telling_sizes(source.model, binding).values() for note in sizes.untold]
+    said.notes += unasked_note(binding, source.model.edges())
     said.notes += _unasked(said.probes, _told_ranges(source.model, binding))
     return said
 
@@ -223,7 +226,9 @@ def holds_nan(probes: Sequence[Probe]) -> bool:
 
 
 BASE_CASE = "base"
-WIDE_CASE = "extreme:wide"
+CONSTANT_CASE = f"{EXTREMES}constants"
+_WIDE_CASES = tuple(f"{EXTREMES}{recipe}" for recipe in WIDE)
+_MOST_CONSTANTS = 16
 _ORDINARY = (BASE_CASE, "sweep:", "joint:")
 """Cases of ordinary values: single precision overflows in none of them, where the model is of any use."""
 
@@ -239,13 +244,44 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
     moments = {} if source.model.example is None else example_moments(binding.inputs, binding.example)
     likes = _like_cases(binding, moments, config.seed + len(cases))
     for case in _in_order(cases, likes):
-        limits = known if case.name == WIDE_CASE else ranges
+        limits = known if case.name in _WIDE_CASES else ranges
         feeds = make_feeds(signature, case, ranges=limits)
         if case in likes:
             feeds = as_example(binding.inputs, feeds, moments)
         yield _Question(case.name, dict(case.dims), _acceptable(source.model, binding, feeds))
+    yield from _beside_constants(source, binding, cases[0], ranges, known)
     for name, dims, feeds in edge_cases(binding, source.model.edges()):
         yield _Question(name, dims, feeds)
+
+
+def _beside_constants(
+    source: NamedSource,
+    binding: Binding,
+    base: Case,
+    ranges: Mapping[str, tuple[int, int]],
+    known: Mapping[str, tuple[int, int]],
+) -> Iterator[_Question]:
+    """Integers at, just below and just above what the graph compares with; as many cases as hold most of them."""
+    numbers = [n + step for n in source.constants[:_MOST_CONSTANTS] for step in (0, -1, 1)]
+    feeds = make_feeds(Signature(binding.inputs, ()), base, ranges=ranges)
+    wanted = {spec.name: _within(spec, numbers, known) for spec in binding.inputs if spec.dtype.is_integer}
+    asked = {name: values for name, values in wanted.items() if values and feeds[name].size}
+    count = max((-(-len(values) // feeds[name].size) for name, values in asked.items()), default=0)
+    for index in range(min(count, 4)):
+        moved = {
+            name: np.resize(np.roll(values, -index * feeds[name].size), feeds[name].shape)
+            for name, values in asked.items()
+        }
+        given = {name: moved[name].astype(a.dtype) if name in moved else a for name, a in feeds.items()}
+        yield _Question(
+            f"{CONSTANT_CASE}:{index}", dict(base.dims), _acceptable(source.model, binding, given)
+        )
+
+
+def _within(spec: TensorSpec, numbers: Sequence[int], known: Mapping[str, tuple[int, int]]) -> list[int]:
+    info = np.iinfo(spec.dtype.numpy)
+    low, high = known.get(spec.name, (int(info.min), int(info.max)))
+    return [n for n in dict.fromkeys(numbers) if max(low, info.min) <= n <= min(high, info.max)]
 
 
 def _like_cases(binding: Binding, moments: Mapping[str, Moments], seed: int) -> list[Case]:
@@ -334,6 +370,12 @@ class _Asker:
                 raise ExportError(f"the source refuses the base case: {error}.") from error
             self.said.omitted.append(OmittedCase(question.case, f"the source refuses it: {error}"))
             return
+        except MemoryError:
+            if must:
+                raise
+            reason = "there was not enough memory here to ask the source"
+            self.said.omitted.append(OmittedCase(question.case, reason))
+            return
         other = self._other_rank(answers) or _no_whole_answer(question, answers)
         if other is not None:
             self.said.omitted.append(OmittedCase(question.case, other))
@@ -390,24 +432,25 @@ class _Asker:
         try:
             with stage("float64"):
                 wide = self.source.run_float64(self.binding, question.feeds)
-        except (SourceRejected, ExportError) as error:
-            self._stop_float64(str(error))
+        except (SourceRejected, ExportError, MemoryError) as error:
+            self._stop_float64(question, str(error) or "there was not enough memory here for it")
             return None
         fault = _no_reference(wide, answers, compare=question.case.startswith(_ORDINARY))
         if fault is not None:
-            self._stop_float64(fault)
+            self._stop_float64(question, fault)
             return None
         return wide
 
-    def _stop_float64(self, reason: str) -> None:
+    def _stop_float64(self, question: _Question, reason: str) -> None:
         self.wide = False
-        self.said.notes.append(f"The source gives no float64 reference: {reason.rstrip('.')}.")
+        since = "" if question.case == BASE_CASE else f" from case {question.case} on"
+        self.said.notes.append(f"The source gives no float64 reference{since}: {reason.rstrip('.')}.")
 
 
 def _no_whole_answer(question: _Question, answers: Feeds) -> str | None:
     """Why the wide case proves nothing: floats of integers that they cannot hold are what rounding made them."""
     rounded = [name for name, array in answers.items() if is_floating(array)]
-    if question.case != WIDE_CASE or not rounded:
+    if question.case not in _WIDE_CASES or not rounded:
         return None
     return f"output {rounded[0]!r} is a float, which cannot hold integers of this size: only rounding would differ"
 
@@ -499,7 +542,8 @@ def _same(a: Array, b: Array, rtol: float = 1e-3) -> bool:
     if not is_floating(a):
         return bool(np.array_equal(a, b))
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    return bool(np.allclose(wide_a, wide_b, rtol=rtol, atol=1e-6, equal_nan=True))
+    scale = float(np.max(np.abs(wide_a[np.isfinite(wide_a)]), initial=0.0))
+    return bool(np.allclose(wide_a, wide_b, rtol=rtol, atol=1e-6 * scale, equal_nan=True))
 
 
 def digest_samples(samples: Sequence[Feeds]) -> str:

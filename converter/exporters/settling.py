@@ -7,12 +7,13 @@ gives the model that was asked for, and a narrower one would look like it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters.binding import Binding, declared_inputs
+from paritygate.converter.exporters.blame import to_blame
 from paritygate.converter.exporters.probing import NamedSource, SourceRejected
 from paritygate.converter.types import DemotedDim, Feeds
 
@@ -23,7 +24,8 @@ def settle_dims(source: NamedSource, binding: Binding, config: ExportConfig) -> 
     """Demote every dimension that the source itself cannot vary (prove or shrink).
 
     First the sizes to trace with are tried together, then each dimension alone at several other sizes; a
-    dimension is demoted when the source refuses all of them, with the source's own reason.
+    dimension is demoted when the source refuses all of them, with the source's own reason. Sizes that it takes one
+    by one and not together (broadcasting lets a 1 pass beside anything) are sorted out before.
 
     Raises:
         ExportError: If the source refuses even the user's own example, or ties a dimension that the user named
@@ -31,6 +33,7 @@ def settle_dims(source: NamedSource, binding: Binding, config: ExportConfig) -> 
     """
     if not _accepted(source, binding, binding.trace_dims):
         binding = _settle_grown(source, binding, config)
+        binding = _settle_together(source, binding, config)
     for dim in list(binding.trace_dims):
         refusal, varies = _try_sizes(source, binding, dim)
         if refusal is None:
@@ -91,6 +94,30 @@ def _settle_grown(source: NamedSource, binding: Binding, config: ExportConfig) -
     return binding
 
 
+def _settle_together(source: NamedSource, binding: Binding, config: ExportConfig) -> Binding:
+    """Put back grown trace sizes that the source takes one by one, and not all at once."""
+    while True:
+        try:
+            source.run(binding, binding.trace_example())
+        except SourceRejected as error:
+            refusal = str(error)
+        else:
+            return binding
+        grown = {dim: size for dim, size in binding.trace_dims.items() if binding.sizes[dim] != size}
+        bound = binding
+
+        def takes(dims: Iterable[str], bound: Binding = bound, grown: Mapping[str, int] = grown) -> bool:
+            return _accepted(source, bound, {dim: grown[dim] for dim in dims})
+
+        dim = to_blame(list(grown), takes)
+        if dim is None:
+            raise ExportError(f"the source refuses inputs that it took before: {refusal}.")
+        others = {other: size for other, size in grown.items() if other != dim}
+        if takes(others):
+            _refuse_tied(source, binding, config, dim, others)
+        binding = binding.demote(dim, binding.sizes[dim], f"the source takes no other size: {refusal}")
+
+
 def _hint(example: Feeds) -> str:
     wide = [name for name, array in example.items() if str(array.dtype) == "float64"]
     if wide:
@@ -127,17 +154,21 @@ def _try_sizes(source: NamedSource, binding: Binding, dim: str) -> tuple[str | N
 # --- axes that vary only together ---------------------------------------------------------------------------
 
 
-def _refuse_tied(source: NamedSource, binding: Binding, config: ExportConfig, dim: str) -> None:
-    tied = _tied_axes(source, binding, config, dim) if dim in _named_by_user(config) else ()
+def _refuse_tied(
+    source: NamedSource,
+    binding: Binding,
+    config: ExportConfig,
+    dim: str,
+    others: Mapping[str, int] | None = None,
+) -> None:
+    tied = _tied_axes(source, binding, config, dim, others or {}) if dim in _named_by_user(config) else ()
     if not tied:
         return
     shapes = {spec.name: spec.shape for spec in binding.inputs}
     own = " and ".join(f"{name} axis {axis}" for name, axis in binding.axes_of(dim))
-    others = " and ".join(
-        f"{name} axis {axis}, which is {_called(shapes[name][axis])}" for name, axis in tied
-    )
+    to = " and ".join(f"{name} axis {axis}, which is {_called(shapes[name][axis])}" for name, axis in tied)
     raise ExportError(
-        f"{dim!r} of {own} was asked to be open, but the model ties it to {others}; {_advice(config, dim, tied)}."
+        f"{dim!r} of {own} was asked to be open, but the model ties it to {to}; {_advice(config, dim, tied)}."
     )
 
 
@@ -160,10 +191,13 @@ def _advice(config: ExportConfig, dim: str, tied: tuple[_Axis, ...]) -> str:
     return f"add {flags} (in Python, dynamic={{{entries}}})"
 
 
-def _tied_axes(source: NamedSource, binding: Binding, config: ExportConfig, dim: str) -> tuple[_Axis, ...]:
+def _tied_axes(
+    source: NamedSource, binding: Binding, config: ExportConfig, dim: str, others: Mapping[str, int]
+) -> tuple[_Axis, ...]:
     """Axes without whose change the source refuses a size of a dimension, and with which it takes it.
 
-    Tried are axes of the example's same size: each alone, then all at the same place, then all of them.
+    Tried are axes of the example's same size: each alone, then all at the same place, then all of them. `others`
+    are sizes of other dimensions beside which it refuses; elsewhere they are the example's.
     """
     candidates = _candidates(source, binding, config, dim)
     places = {axis for _, axis in binding.axes_of(dim)}
@@ -171,7 +205,9 @@ def _tied_axes(source: NamedSource, binding: Binding, config: ExportConfig, dim:
     groups += [tuple(axis for axis in candidates if axis[1] in places), tuple(candidates)]
     at = binding.sizes[dim]
     refused = [
-        size for size in sorted({at + 1, 2 * at, 3 * at}) if not _accepted(source, binding, {dim: size})
+        size
+        for size in sorted({at + 1, 2 * at, 3 * at})
+        if not _accepted(source, binding, {**others, dim: size})
     ]
     for group in filter(None, dict.fromkeys(groups)):
         together = _under_one_name(binding, group, dim)

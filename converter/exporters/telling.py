@@ -48,7 +48,12 @@ class TellingSizes:
 def telling_sizes(model: SourceModel, binding: Binding) -> dict[str, TellingSizes]:
     """The telling sizes of each open dim; known once the model was converted."""
     known = {dim: list(sizes) for dim, sizes in model.telling_sizes().items() if dim in binding.trace_dims}
-    pieces, _ = own_code(model.own_code())
+    pieces, whole = own_code(model.own_code())
+    unread = (
+        []
+        if whole
+        else ["Not all objects of the source were looked through for sizes that its code asks for."]
+    )
     read = list(dict.fromkeys(number for piece in pieces for number in numbers_in(piece)))
     found = {}
     for dim in binding.trace_dims:
@@ -56,8 +61,10 @@ def telling_sizes(model: SourceModel, binding: Binding) -> dict[str, TellingSize
         maybe = [size for size in read[:_MOST_SIZES] if size not in certain]
         small = [s for s in (*certain, *maybe) if _elements(binding, dim, s) <= MOST_ELEMENTS]
         untold = [
-            *_said(dim, [s for s in certain if s not in small], "compares the size {dim!r} with {sizes}")
+            *unread,
+            *_said(dim, [s for s in certain if s not in small], "compares the size {dim!r} with {sizes}"),
         ]
+        unread = []  # said once
         rest = [s for s in maybe if s not in small] + read[_MOST_SIZES:]
         untold += _said(dim, rest, "compares with {sizes}, which may be sizes of {dim!r}")
         if small or untold:
@@ -101,7 +108,9 @@ class _Reader:
         loaded: list[Any] = []
         for instruction in dis.get_instructions(code):
             name = instruction.opname
-            if name.startswith("LOAD_") or name == "IMPORT_NAME":
+            if isinstance(instruction.argval, tuple) and "FAST" in name:  # two in one, since Python 3.13
+                self._two_locals(name, instruction.argval, loaded)
+            elif name.startswith("LOAD_") or name == "IMPORT_NAME":
                 if instruction.argval in _LOOKUPS or name == "LOAD_SUBSCR":
                     yield from _places(loaded)
                 self._load(instruction, loaded)
@@ -125,6 +134,14 @@ class _Reader:
         for const in code.co_consts:
             if isinstance(const, CodeType):
                 yield from _Reader(self.piece, dict(self.locals)).numbers(const)
+
+    def _two_locals(self, name: str, names: tuple[str, ...], loaded: list[Any]) -> None:
+        """`LOAD_FAST_LOAD_FAST`, `STORE_FAST_LOAD_FAST` and `STORE_FAST_STORE_FAST`, in their order."""
+        for kind, local in zip(name.replace("_BORROW", "").split("_FAST")[:2], names, strict=True):
+            if kind.endswith("STORE"):
+                self.locals[local] = loaded.pop() if loaded else None
+            else:
+                loaded.append(self.locals.get(local))
 
     def _load(self, instruction: dis.Instruction, loaded: list[Any]) -> None:
         name, value = instruction.opname, instruction.argval

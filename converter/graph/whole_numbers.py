@@ -1,14 +1,19 @@
-"""Forms of int64 operators that onnxruntime computes exactly, in place of those that it does not.
+"""Forms of integer operators that onnxruntime computes exactly, in place of those that it does not.
 
 Measured on onnxruntime 1.31.1 (x86-64): `Max`, `Min`, `Clip`, `ReduceMax` and `ReduceMin` of int64 compare the
 lower halves of two numbers as if they were signed: of two timestamps in milliseconds within seven weeks of each
-other, the earlier may be taken for the later. `ReduceSum` adds in float64, which is wrong above 2**53.
-`Greater`, `Less`, `Where`, `Mod`, `Div`, `Add` and `Mul` are exact, and so are all of them on numbers below
-2**31, which is why sizes, computed from `Shape` and constants alone, keep the operators that they have.
+other, the earlier may be taken for the later. `Sign` is wrong from 2**31 to 2**32, a sum (`ReduceSum`, `ReduceL1`,
+`ReduceSumSquare`) is added in float64, and so is the remainder of `Mod` with fmod, which is wrong above 2**53.
+`Greater`, `Less`, `Where`, `Mod` without fmod, `Div`, `Abs`, `Add` and `Mul` are exact, and so are all of them on
+numbers below 2**31, which is why sizes, computed from `Shape` and constants alone, keep their operators.
+
+The lowest int32 or int64 divided by -1 makes the processor trap, which would end a whole server for one request.
+So a divisor of -1 never reaches a kernel; the quotient wraps, and the rest is 0. A divisor of zero is an error.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +24,11 @@ from paritygate.converter.graph.inspect import subgraphs
 
 _HALF = 2**32
 _FOLDED = {"Max": "Greater", "Min": "Less"}
-_REDUCED = ("ReduceMax", "ReduceMin", "ReduceSum")
-_MENDED = (*_FOLDED, "Clip", *_REDUCED)
+_SUMS = ("ReduceSum", "ReduceL1", "ReduceSumSquare")
+_DIVIDING = ("Div", "Mod")
+_MENDED = (*_FOLDED, "Clip", "Sign", *_DIVIDING, "ReduceMax", "ReduceMin", *_SUMS)
+_DIVISORS = 64
+"""Elements of a constant divisor that are looked at."""
 _SIZES = ("Shape", "Size")
 
 
@@ -34,7 +42,7 @@ def keep_integers_exact(model: onnx.ModelProto) -> None:
         return
     facts = _Facts.of(model)
     for graph in _graphs(model.graph):
-        if any(facts.is_inexact(node) for node in graph.node):
+        if any(facts.is_to_mend(node) for node in graph.node):
             _rewrite(graph, facts)
 
 
@@ -53,11 +61,13 @@ class _Facts:
         types: Element type by name.
         moving: Values that hang on the numbers of a request, and not on the sizes of its tensors alone.
         used: All names.
+        harmless: Divisors that are never -1.
     """
 
     types: Mapping[str, int]
     moving: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
+    harmless: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> _Facts:
@@ -70,8 +80,11 @@ class _Facts:
         inputs = {value.name for value in graph.input} - weights
         self.moving |= inputs
         self.used |= inputs | weights
+        self.harmless |= {tensor.name for tensor in graph.initializer if _never_minus_one(tensor)}
         for node in graph.node:
             self.used |= {*node.input, *node.output}
+            if any(a.name == "value" and _never_minus_one(a.t) for a in node.attribute):
+                self.harmless |= set(node.output)
             moves = any(name in self.moving for name in node.input)
             for inner in subgraphs(node):
                 self._follow(inner)
@@ -79,14 +92,33 @@ class _Facts:
             if moves and node.op_type not in _SIZES:
                 self.moving |= set(node.output)
 
-    def is_inexact(self, node: onnx.NodeProto) -> bool:
-        """Whether onnxruntime may get this operator wrong."""
+    def is_to_mend(self, node: onnx.NodeProto) -> bool:
+        """Whether onnxruntime may get this operator wrong, or trap in it."""
+        if node.op_type not in _MENDED or node.domain not in ("", "ai.onnx"):
+            return False
+        if not any(name in self.moving for name in node.input):
+            return False
+        return self._may_trap(node) or self._is_inexact(node)
+
+    def _may_trap(self, node: onnx.NodeProto) -> bool:
         return (
-            node.op_type in _MENDED
-            and node.domain in ("", "ai.onnx")
-            and self.types.get(node.input[0]) == onnx.TensorProto.INT64
-            and any(name in self.moving for name in node.input)
+            node.op_type in _DIVIDING
+            and not _is_fmod(node)
+            and self.types.get(node.input[0]) in (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+            and node.input[1] not in self.harmless
+        )
+
+    def _is_inexact(self, node: onnx.NodeProto) -> bool:
+        return (
+            self.types.get(node.input[0]) == onnx.TensorProto.INT64
             and (node.op_type not in _FOLDED or len(node.input) > 1)
+            and (node.op_type not in _DIVIDING or _is_fmod(node))
+            # Until opset 18 their axes were an attribute, which ReduceSum does not have any more.
+            and (
+                node.op_type not in _SUMS
+                or node.op_type == "ReduceSum"
+                or all(a.name != "axes" for a in node.attribute)
+            )
         )
 
     def fresh(self, stem: str) -> str:
@@ -97,6 +129,19 @@ class _Facts:
             name = f"{stem}_{number}"
         self.used.add(name)
         return name
+
+
+def _is_fmod(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Mod" and any(a.name == "fmod" and a.i for a in node.attribute)
+
+
+def _never_minus_one(tensor: onnx.TensorProto) -> bool:
+    """Whether a constant of integers is small enough to look at, and holds no -1."""
+    if tensor.data_type not in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
+        return False
+    if math.prod(tensor.dims) > _DIVISORS or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return False
+    return not bool((onnx.numpy_helper.to_array(tensor) == -1).any())
 
 
 def _element_types(model: onnx.ModelProto) -> dict[str, int]:
@@ -140,7 +185,7 @@ def _told_types(graph: onnx.GraphProto) -> dict[str, int]:
 def _rewrite(graph: onnx.GraphProto, facts: _Facts) -> None:
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        nodes += _Writer(node, facts).written() if facts.is_inexact(node) else [node]
+        nodes += _Writer(node, facts).written() if facts.is_to_mend(node) else [node]
     copies = [_copy(node) for node in nodes]  # `del` below would empty those that the graph owns
     del graph.node[:]
     graph.node.extend(copies)
@@ -162,7 +207,10 @@ class _Writer:
 
     def written(self) -> list[onnx.NodeProto]:
         """The nodes, in order."""
-        forms: dict[str, Callable[[], str]] = {"Clip": self._clip, "ReduceSum": self._sum}
+        forms: dict[str, Callable[[], str]] = {
+            "Clip": self._clip, "Sign": self._sign, "Div": self._quotient, **dict.fromkeys(_SUMS, self._sum),
+            "Mod": self._rest if _is_fmod(self._node) else self._modulo,
+        }  # fmt: skip
         kind = self._node.op_type
         result = forms.get(kind, self._fold if kind in _FOLDED else self._extreme)()
         last = next(node for node in reversed(self._nodes) if result in node.output)
@@ -178,7 +226,9 @@ class _Writer:
         return output
 
     def _constant(self, number: int) -> str:
-        return self._add("Constant", value=onnx.helper.make_tensor("", onnx.TensorProto.INT64, [], [number]))
+        """A number of the type of the node's first input."""
+        kind = self._facts.types[self._node.input[0]]
+        return self._add("Constant", value=onnx.helper.make_tensor("", kind, [], [number]))
 
     def _larger(self, a: str, b: str) -> str:
         return self._add("Where", self._add("Greater", a, b), a, b)
@@ -202,9 +252,44 @@ class _Writer:
             result = self._smaller(result, high)
         return result if result != self._node.input[0] else self._add("Identity", result)
 
-    def _halves(self) -> tuple[str, str]:
+    def _sign(self) -> str:
+        given, zero = self._node.input[0], self._constant(0)
+        above, below = (self._whole(self._add(kind, given, zero)) for kind in ("Greater", "Less"))
+        return self._add("Sub", above, below)
+
+    def _whole(self, truth: str) -> str:
+        return self._add("Cast", truth, to=onnx.TensorProto.INT64)
+
+    def _rest(self) -> str:
+        """The remainder with the dividend's sign, out of the one with the divisor's."""
+        value, zero = self._node.input[0], self._constant(0)
+        _, divisor = self._without_minus_one()
+        rest = self._add("Mod", value, divisor)
+        negative = self._add("Less", value, zero)
+        other = self._add("Xor", negative, self._add("Less", rest, zero))
+        moved = self._add("And", other, self._add("Not", self._add("Equal", rest, zero)))
+        return self._add("Where", moved, self._add("Sub", rest, divisor), rest)
+
+    def _without_minus_one(self) -> tuple[str, str]:
+        """Whether the divisor is -1, and the divisor with 1 in those places."""
+        divisor = self._node.input[1]
+        if divisor in self._facts.harmless:
+            return "", divisor
+        minus_one = self._add("Equal", divisor, self._constant(-1))
+        return minus_one, self._add("Where", minus_one, self._constant(1), divisor)
+
+    def _quotient(self) -> str:
+        minus_one, divisor = self._without_minus_one()
+        quotient = self._add("Div", self._node.input[0], divisor)
+        return self._add("Where", minus_one, self._add("Neg", quotient), quotient)
+
+    def _modulo(self) -> str:
+        _, divisor = self._without_minus_one()
+        return self._add("Mod", self._node.input[0], divisor)
+
+    def _halves(self, given: str) -> tuple[str, str]:
         """The upper half, from -2**31 to 2**31 - 1, and the lower one, from 0 to 2**32 - 1."""
-        given, whole = self._node.input[0], self._constant(_HALF)
+        whole = self._constant(_HALF)
         low = self._add("Mod", given, whole)
         return self._add("Div", self._add("Sub", given, low), whole), low
 
@@ -212,8 +297,9 @@ class _Writer:
         return self._add("Add", self._add("Mul", high, self._constant(_HALF)), low)
 
     def _reduce(self, value: str, *, keepdims: bool | None = None) -> str:
-        """The node's own operator on something else; as long as that is below 2**31, or 2**53 for sums."""
-        made = self._add(self._node.op_type, value, *self._node.input[1:])
+        """The node's own reduction of something else; as long as that is below 2**31, or 2**53 for sums."""
+        kind = "ReduceSum" if self._node.op_type in _SUMS else self._node.op_type
+        made = self._add(kind, value, *self._node.input[1:])
         attributes = {attribute.name: attribute for attribute in self._node.attribute}
         if keepdims is not None:
             attributes["keepdims"] = onnx.helper.make_attribute("keepdims", int(keepdims))
@@ -221,12 +307,17 @@ class _Writer:
         return made
 
     def _sum(self) -> str:
-        high, low = self._halves()
+        term = self._node.input[0]
+        if self._node.op_type == "ReduceL1":
+            term = self._add("Abs", term)
+        elif self._node.op_type == "ReduceSumSquare":
+            term = self._add("Mul", term, term)
+        high, low = self._halves(term)
         return self._joined(self._reduce(high), self._reduce(low))
 
     def _extreme(self) -> str:
         """The largest upper half, and among its owners the largest lower half; both moved to below 2**31."""
-        high, low = self._halves()
+        high, low = self._halves(self._node.input[0])
         middle = self._constant(_HALF // 2)
         worst = self._constant(-_HALF // 2 if self._node.op_type == "ReduceMax" else _HALF // 2 - 1)
         owns = self._add("Equal", high, self._reduce(high, keepdims=True))

@@ -29,7 +29,11 @@ RECIPES = {
     "small": "floats near 1e-3, where an epsilon in a normalisation shows",
     "large": "floats near 1e2, where exponentials saturate and half precision nears its end",
     "wide": "integers without a range near the ends of their type, which floats cannot hold",
+    "half": "integers without a range that fill the lower half of their bits, where halves are compared as signed",
 }
+
+WIDE = ("wide", "half")
+"""Recipes for models that compute with integers of any size."""
 
 _FLOAT_ONLY = ("negative", "small", "large")
 
@@ -79,7 +83,7 @@ def plan_cases(
         signature: Its named input dims are the ones that are swept.
         trace_dims: The size of each at tracing.
         seed: Start of the random streams.
-        wide: Whether to add the recipe `wide` as the last case.
+        wide: Whether to add the recipes of `WIDE` as the last cases.
         telling: More sizes of dims to try, each alone.
 
     Raises:
@@ -105,7 +109,7 @@ def plan_cases(
     ]
     planned += [(_joint_name(dims), dims, "random") for dims in _joint(dynamic)]
     planned += [(f"{EXTREMES}{recipe}", base, recipe) for recipe in _extremes(signature)]
-    planned += [(f"{EXTREMES}wide", base, "wide")] if wide else []
+    planned += [(f"{EXTREMES}{recipe}", base, recipe) for recipe in WIDE] if wide else []
     return [Case(name, dims, recipe, seed + index) for index, (name, dims, recipe) in enumerate(planned)]
 
 
@@ -149,7 +153,7 @@ def _extremes(signature: Signature) -> list[str]:
     if not signature.inputs:
         return []
     return [
-        name for name in RECIPES if name not in ("random", "wide") and (has_floats or name not in _FLOAT_ONLY)
+        name for name in RECIPES if name not in ("random", *WIDE) and (has_floats or name not in _FLOAT_ONLY)
     ]
 
 
@@ -162,8 +166,8 @@ def _array(spec: TensorSpec, case: Case, limits: Range | None) -> Array:
     if spec.dtype is DType.BOOL:
         return _booleans(shape, case.recipe, rng)
     bounds = _bounds(spec, limits)
-    if spec.dtype.is_integer and case.recipe == "wide" and bounds is None and shape:
-        return _wide_integers(spec.dtype, shape, rng)
+    if spec.dtype.is_integer and case.recipe in WIDE and bounds is None and shape:
+        return (_wide_integers if case.recipe == "wide" else _half_integers)(spec.dtype, shape, rng)
     if spec.dtype.is_integer:
         return _integers(spec.dtype, shape, case.recipe, bounds or _default_bounds(spec.dtype), rng)
     values = _bounded_floats(shape, case.recipe, bounds, rng) if bounds else _floats(shape, case.recipe, rng)
@@ -247,13 +251,23 @@ def _wide_integers(dtype: DType, shape: tuple[int, ...], rng: np.random.RandomSt
     return np.array([s * v for s, v in zip(signs, values, strict=True)], dtype=dtype.numpy).reshape(shape)
 
 
+def _half_integers(dtype: DType, shape: tuple[int, ...], rng: np.random.RandomState) -> Array:
+    """Both signs, two in three with the highest bit of the lower half set, as an int64 from 2**31 to 2**32 has."""
+    info = np.iinfo(dtype.numpy)
+    high = 2 ** (info.bits // 2 - 1)
+    draws = [int.from_bytes(rng.bytes(9), "little") for _ in range(int(np.prod(shape, dtype=np.int64)))]
+    values = [high + (draw >> 4) % high if draw & 12 else (draw >> 4) % 10 for draw in draws]
+    signs = [-1 if info.min < 0 and draw & 1 else 1 for draw in draws]
+    return np.array([s * v for s, v in zip(signs, values, strict=True)], dtype=dtype.numpy).reshape(shape)
+
+
 def _floats(shape: tuple[int, ...], recipe: str, rng: np.random.RandomState) -> Array:
     if recipe in ("zeros", "ones"):
         return np.full(shape, float(recipe == "ones"))
     normal = np.asarray(rng.standard_normal(shape))
     if recipe == "negative":
         return -np.abs(normal)
-    return np.asarray(normal * {"random": 1.0, "small": 1e-3, "large": 1e2, "wide": 1.0}[recipe])
+    return np.asarray(normal * {"random": 1.0, "small": 1e-3, "large": 1e2}.get(recipe, 1.0))
 
 
 def _bounded_floats(

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from paritygate.converter.checkpoints.archives import open_zip
+from paritygate.converter.checkpoints.sniffing import Form, look_at
 from paritygate.converter.config import parse_input_spec
 from paritygate.converter.types import Array, DType, TensorSpec
 
@@ -29,18 +30,46 @@ def load_samples(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name; pickled objects in it are refused.
 
     Raises:
-        BadArgument: If the file is not there, is not an .npz, or holds objects.
+        BadArgument: If the file is not there, is not an .npz, or holds objects or nothing.
     """
     if not path.is_file():
         raise BadArgument(f"--samples {path}: there is no such file. Give an .npz made by numpy.savez.")
+    form = look_at(path)  # a checkpoint of PyTorch is a zip as well
+    if form not in (None, Form.SAMPLES):
+        raise _no_samples(path, form.words)
     try:
-        open_zip(path).close()
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        with open_zip(path) as archive:
+            names = archive.namelist()
+        if form is None:
+            raise _no_samples(path, "an archive with other things in it" if names else "an empty archive")
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: _sample(path, name, arrays) for name in arrays.files}
+    except BadArgument:
+        raise
     except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError, MemoryError) as error:
         said = str(error).partition("\n")[0] or type(error).__name__
         raise BadArgument(
             f"--samples {path}: not an .npz of plain arrays ({said}). Make it with numpy.savez(path, x=array)."
+        ) from error
+
+
+def _no_samples(path: Path, words: str) -> BadArgument:
+    return BadArgument(
+        f"--samples {path} is {words}; expected an .npz with one example array for each input. Make it with "
+        f"numpy.savez(path, x=array)."
+    )
+
+
+def _sample(path: Path, name: str, arrays: Mapping[str, Array]) -> Array:
+    try:
+        return arrays[name]
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        raise BadArgument(
+            f"--samples {path}: the array {name!r} holds Python objects (dtype object), and they could run code, "
+            f"so it was not read; expected numbers or texts. Save it as such: numpy.savez(path, "
+            f"{name}=array.astype(str)) for texts, .astype('float32') or the like for numbers."
         ) from error
 
 

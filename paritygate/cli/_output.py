@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from paritygate.converter.errors import printable
+
 UsageError: Any = typer.BadParameter.__base__
 """What typer raises for a command line that it cannot read; it names only this subclass of it."""
 
@@ -62,6 +64,5 @@ _LONGEST = 4000
 
 def _one_line(text: str) -> str:
     """Without breaks, and without what steers a terminal: an error repeats names that a file gave."""
-    line = " ".join(text.split())
-    line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    line = printable(" ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

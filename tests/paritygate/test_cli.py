@@ -164,8 +164,12 @@ def test_an_unforeseen_error_is_named_and_still_one_line() -> None:
 
 
 def test_names_out_of_a_file_neither_steer_the_terminal_nor_fill_it() -> None:
-    assert describe(ConverterError("the node 'a\x1b[2J\nb' is unknown")) == "the node 'a?[2J b' is unknown"
-    assert len(describe(ConverterError("x" * 10**6))) == 4000
+    assert (
+        describe(ConverterError("the node 'a\x1b[2J\nb' is unknown")) == "the node 'a\\x1b[2J b' is unknown"
+    )
+    assert describe(OSError(2, "No\x1b[2J file")) == "No\\x1b[2J file"
+    assert len(describe(ConverterError("x" * 10**6))) == 500
+    assert len(describe(ConverterError("x " * 10**6))) == 4000
 
 
 def test_example_inputs_are_the_same_each_time() -> None:
@@ -236,8 +240,35 @@ def test_pickled_samples_are_refused(tmp_path: Path) -> None:
 
     path = tmp_path / "objects.npz"
     np.savez(path, x=np.array([{}], dtype=object))
-    with pytest.raises(BadArgument, match="plain arrays"):
+    with pytest.raises(BadArgument, match=r"the array 'x' holds Python objects.*x=array\.astype\(str\)"):
         load_samples(path)
+
+
+def test_texts_in_samples_are_read(tmp_path: Path) -> None:
+    import numpy as np
+
+    np.savez(tmp_path / "x.npz", word=np.array(["a", "bc"], dtype=object).astype(str))
+    assert load_samples(tmp_path / "x.npz")["word"].tolist() == ["a", "bc"]
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        (["w/data.pkl", "w/data/0"], "is a PyTorch checkpoint; expected an .npz with one example array"),
+        (["metadata.json", "config.json", "model.weights.h5"], "is a Keras archive; expected an .npz"),
+        (["x.npy", "notes.txt"], "is an archive with other things in it; expected an .npz"),
+        ([], "is an empty archive; expected an .npz"),
+    ],
+    ids=["checkpoint", "keras", "mixed", "empty"],
+)
+def test_other_archives_are_no_samples(members: list[str], said: str, tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "weights.pt", "w") as archive:
+        for member in members:
+            archive.writestr(member, b"x")
+    with pytest.raises(BadArgument, match=rf"--samples .*weights\.pt {said}.*numpy\.savez"):
+        load_samples(tmp_path / "weights.pt")
 
 
 def test_samples_that_are_no_archive_are_refused(tmp_path: Path) -> None:
@@ -267,6 +298,23 @@ def test_fixed_sizes_ranges_and_samples_reach_the_bundle(tmp_path: Path) -> None
     asked = {probe.case: probe.inputs["ids"] for probe in bundle.probes()}
     assert asked["sample:0"].tolist() == [[30, 40, 50]]
     assert all(ids.min() >= 20 and ids.max() <= 60 for ids in asked.values())
+
+
+def test_sizes_and_ranges_follow_an_input_to_its_new_name(tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    values = [helper.make_tensor_value_info("ids", TensorProto.INT64, [None, 3])]
+    outputs = [helper.make_tensor_value_info("next", TensorProto.INT64, [None, 3])]
+    graph = helper.make_graph([helper.make_node("Add", ["ids", "ids"], ["next"])], "graph", values, outputs)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "net.onnx")
+    options = ["--input", "ids:int64[rows,3]", "--integer-range", "ids=20:60", "--input-name", "tokens"]
+    ended = run("export", tmp_path / "net.onnx", "-o", tmp_path / "b", *options)
+    assert ended.returncode == 0, ended.stderr
+    bundle = read_bundle(tmp_path / "b")
+    (spec,) = bundle.signature.inputs
+    assert (spec.name, spec.shape) == ("tokens", ("rows", 3))
+    assert all(probe.inputs["tokens"].min() >= 20 for probe in bundle.probes() if probe.inputs["tokens"].size)
 
 
 @pytest.mark.parametrize("text", ["ids", "ids=5", "ids=9:1", "ids=a:b", "ids=1.5:3"])

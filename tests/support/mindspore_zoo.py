@@ -85,6 +85,15 @@ def curves(x: Any) -> Any:
     )
 
 
+def near_zero(x: Any) -> Any:
+    """Divided by what they are near, so that no digit hides behind a larger answer."""
+    return nn.CELU(1.3)(x) / x, nn.SeLU()(x) / x
+
+
+def far(x: Any) -> Any:
+    return ops.expm1(x), ops.log1p(ops.abs(x))
+
+
 def angles(x: Any, y: Any) -> Any:
     return ops.atan2(x, y), ops.sin(x), ops.cos(y), ops.tan(x), ops.asinh(x), ops.atan(y), ops.tanh(x)
 
@@ -297,6 +306,8 @@ def _whole_numbers() -> Iterator[tuple[str, Case]]:
     yield "truncations_int64", Case(Call(truncations), (edges[:, [0, 1, 4]] * 99, by[:, [0, 1, 4]]))
     yield "truncations_float", Case(Call(truncations), (sample(3, 6) * 7, by.astype(np.float32) / 2))
     yield "whole_sums", Case(Call(whole_sums), (edges // 8,))
+    yield "near_zero", Case(Call(near_zero), (np.array([[1e-6, -1e-6, -2e-7, -1e-12]], np.float32),))
+    yield "far", Case(Call(far), (np.array([[-200.0, -1e30, -np.inf, np.inf, 88.0]], np.float32),))
     yield "bits", Case(Call(bits), (edges.astype(np.int32), by.astype(np.int32)))
 
 

@@ -136,6 +136,54 @@ def beside(out: Path) -> dict[str, Any]:
     return {"opened": opened, "alive": canary.exists()}
 
 
+class TwoInputs(paddle.nn.Layer):  # type: ignore[misc]
+    def forward(self, left: Any, right: Any) -> Any:
+        return left - right * 2
+
+
+PAIR = {"a": np.ones((2, 4), np.float32), "b": np.zeros((2, 4), np.float32)}
+
+
+class NearZero(paddle.nn.Layer):
+    """Its answers are of one size over all inputs, so that no digit hides behind a larger answer."""
+
+    def forward(self, x: Any) -> Any:
+        return paddle.log1p(x) / x, paddle.expm1(x) / x, paddle.log(1.0 + x), paddle.acos(x / 8.0)
+
+
+def near_zero(out: Path) -> dict[str, Any]:
+    """log1p and expm1 beside a user's own sum, and beside an operator that else stands in for one of them."""
+    x = np.array([[1e-6, -2e-7, 3e-8], [1e-20, -0.5, 5.0]], np.float32)
+    _export(out, "near_zero", NearZero(), inputs={"x": x}, samples=[{"x": x}], include_samples=True)
+    return {}
+
+
+def renamed(out: Path) -> dict[str, Any]:
+    """One input by a name of the user's own, as `--input 'flower:float32[batch,4]' --input-name x` gives it."""
+    net = paddle.nn.Sequential(paddle.nn.Linear(4, 3), paddle.nn.Tanh())
+    _export(
+        out, "renamed", net, inputs={"flower": np.ones((2, 4), np.float32)}, dynamic={"flower": {0: "rows"}},
+        input_names=("x",),
+    )  # fmt: skip
+    return {}
+
+
+def two_by_other_names(out: Path) -> dict[str, Any]:
+    _export(out, "two", TwoInputs(), inputs=PAIR)
+    return {}
+
+
+def one_of_two(out: Path) -> dict[str, Any]:
+    _export(out, "one", TwoInputs(), inputs={"a": PAIR["a"]})
+    return {}
+
+
+def two_mistyped(out: Path) -> dict[str, Any]:
+    """By position they would change places."""
+    _export(out, "mistyped", TwoInputs(), inputs=["rigth:float32[batch,4]", "left:float32[batch,4]"])
+    return {}
+
+
 def killed(out: Path) -> dict[str, Any]:
     """paddle2onnx ends its process over an opset; the check that spares it is set aside."""
     before = conversion.check_opset
@@ -167,7 +215,10 @@ def crashed(out: Path) -> dict[str, Any]:
 def main(out: Path) -> None:
     (out / "files").mkdir()
     report: dict[str, Any] = {}
-    cases: list[Callable[[Path], dict[str, Any]]] = [watched, traced, branching, beside, killed, crashed]
+    cases: list[Callable[[Path], dict[str, Any]]] = [
+        watched, traced, branching, beside, renamed, two_by_other_names, one_of_two, two_mistyped, killed, crashed,
+        near_zero,
+    ]  # fmt: skip
     for case in cases:
         try:
             report[case.__name__] = case(out)

@@ -190,6 +190,33 @@ def quotients_int64() -> Entry:
     return _quotients(tf.int64)
 
 
+def _comparisons(dtype: tf.DType) -> Entry:
+    """Numbers of one minute, in seconds, which float32 cannot tell from one another."""
+    moment = 1_700_000_000
+
+    @tf.function
+    def compare(a: tf.Tensor, b: tf.Tensor) -> dict[str, tf.Tensor]:
+        later = {"later": a > b, "not_before": a >= b, "before": a < b, "not_later": a <= b}
+        return {**later, "past": a > moment, "chosen": tf.where(a < moment, a, b)}
+
+    example = tuple(
+        np.array([moment + s for s in row], dtype.as_numpy_dtype) for row in ([0, 30, 5], [5, 7, 30])
+    )
+    return compare, {"inputs": example, "dynamic": {"a": {0: "n"}, "b": {0: "n"}}}, None
+
+
+def comparisons_int32() -> Entry:
+    return _comparisons(tf.int32)
+
+
+def comparisons_int64() -> Entry:
+    return _comparisons(tf.int64)
+
+
+def comparisons_uint32() -> Entry:
+    return _comparisons(tf.uint32)
+
+
 def quotients_int16() -> Entry:
     return _quotients(tf.int16)
 
@@ -225,6 +252,21 @@ def basic_pitch() -> Entry:
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
+
+
+def near_zero() -> Entry:
+    """Its answers are of one size over all inputs, so that no digit hides behind a larger answer."""
+    x = np.array([[1e-6, -2e-7, 3e-8], [1e-20, -0.5, 5.0]], np.float32)
+
+    @_function(FLOATS)
+    def net(x: Any) -> Any:
+        return {"log1p": tf.math.log1p(x) / x, "expm1": tf.math.expm1(x) / x}
+
+    return (
+        net,
+        {"inputs": x, "samples": [{"x": x}], "include_samples": True},
+        lambda x: [tf.math.log1p(x) / x, tf.math.expm1(x) / x],
+    )
 
 
 def no_signature_named() -> Entry:
@@ -320,8 +362,9 @@ def wrong_example() -> Entry:
 ZOO: tuple[Callable[[], Entry], ...] = (
     other_signature, frozen_at_an_inner_node, checkpoint_of_other_values, several_inputs_and_nested_outputs, words,
     loop_as_long_as_its_input_says, branch_by_value, loop_over_rows, casts, quotients_int32, quotients_int64,
-    quotients_int16, quotients_int8, quotients_float32, quotients_of_keras, basic_pitch, no_signature_named,
-    ragged_input,
+    comparisons_int32, comparisons_int64, comparisons_uint32,
+    quotients_int16, quotients_int8, quotients_float32, quotients_of_keras, basic_pitch, near_zero,
+    no_signature_named, ragged_input,
     sparse_input, sparse_output, text_operator, unsupported_operator, unsupported_operator_in_a_file, reads_a_file,
     calls_numpy, module_without_call, wrong_example,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from paritygate.converter.exporters.base import (
     Weights,
 )
 from paritygate.converter.exporters.binding import declared_inputs
+from paritygate.converter.exporters.blame import to_blame
 from paritygate.converter.types import Array, DType, Feeds, TensorSpec
 
 FLOAT64_LIMIT_BYTES = 2**31
@@ -273,18 +274,26 @@ class JaxModel(SourceModel):
         return dict.fromkeys(_NARROW, _FLOAT32)
 
     def _blamed(self, request: ConversionRequest, sizes: Mapping[str, int], error: ExportError) -> Exception:
-        """The open size without which the conversion ends, if there is one; else the error itself."""
-        for dim in sizes:
+        """The open size that has to be fixed for the conversion to end, if there is one; else the error itself."""
+
+        def lowers(opened: Iterable[str]) -> bool:
+            kept = {dim: sizes[dim] for dim in opened}
             shapes = [
-                TensorSpec(s.name, s.dtype, tuple(sizes[dim] if d == dim else d for d in s.shape))
+                TensorSpec(
+                    s.name,
+                    s.dtype,
+                    tuple(sizes[d] if isinstance(d, str) and d not in kept else d for d in s.shape),
+                )
                 for s in request.inputs
             ]
             try:
-                self._lowered(shapes, {d: n for d, n in sizes.items() if d != dim}, request.opset)
+                self._lowered(shapes, kept, request.opset)
             except (ExportError, DimCannotVary):
-                continue
-            return DimCannotVary(dim, str(error).rstrip("."))
-        return error
+                return False
+            return True
+
+        blamed = to_blame(list(sizes), lowers)
+        return error if blamed is None else DimCannotVary(blamed, str(error).rstrip("."))
 
 
 def _blind(value: Any) -> Any:

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,7 @@ from jax.extend import core as jax_core
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._jax.calls import flatten_output
 from paritygate.converter.exporters.base import DimCannotVary
+from paritygate.converter.exporters.blame import to_blame
 from paritygate.converter.types import TensorSpec
 
 _LIBRARIES = tuple(
@@ -108,19 +109,22 @@ def _verdict(
     inputs: Sequence[TensorSpec],
     sizes: Mapping[str, int],
 ) -> Exception:
-    """The size to blame: one that the error names first, and without which the trace ends otherwise."""
+    """The size to blame, those that the error names first; or that it cannot be traced at all."""
     text = str(error)
     named = [dim for dim in sizes if re.search(rf"\b{re.escape(dim)}\b", text)]
     place = place_of(error)
     said = f"{first_line(error)}{f' at {place}' if place else ''}"
-    for dim in [*named, *(dim for dim in sizes if dim not in named)]:
+
+    def traces(opened: Iterable[str]) -> bool:
         try:
-            trace(function, _avals(inputs, [other for other in sizes if other != dim], sizes))
-        except Exception:  # noqa: BLE001, S112 - then it is not this size alone
-            continue
-        return DimCannotVary(dim, f"JAX cannot trace it open: {said}")
-    if sizes:
-        return DimCannotVary((named or list(sizes))[0], f"JAX cannot trace it open: {said}")
+            trace(function, _avals(inputs, list(opened), sizes))
+        except Exception:  # noqa: BLE001 - whatever it raises, it cannot be traced so
+            return False
+        return True
+
+    blamed = to_blame([*named, *(dim for dim in sizes if dim not in named)], traces)
+    if blamed is not None:
+        return DimCannotVary(blamed, f"JAX cannot trace it open: {said}")
     return ExportError(f"JAX cannot trace the model: {said}.")
 
 

@@ -18,6 +18,7 @@ from paritygate.converter.exporters._paddle.process import paddle2onnx
 from paritygate.converter.exporters._paddle.writing import write_model
 from paritygate.converter.exporters.base import ConversionRequest, SourceInput, SourceModel, Weights
 from paritygate.converter.exporters.binding import bind_example, declared_inputs
+from paritygate.converter.exporters.calls import Parameters
 from paritygate.converter.graph.finish import rename_values
 from paritygate.converter.types import Array, DType, Feeds, TensorSpec
 
@@ -44,6 +45,7 @@ class LayerModel(SourceModel):
             self.inputs = tuple(_from_input_spec(s, name) for s, name in zip(specs, names, strict=True))
         elif declared is not None:
             names = self._names_for([spec.name for spec in declared])
+            self._refuse_misnamed(names)
             self.inputs = tuple(
                 SourceInput(name, s.dtype, s.shape) for s, name in zip(declared, names, strict=True)
             )
@@ -60,25 +62,52 @@ class LayerModel(SourceModel):
             )
         return [name or own for name, own in zip(given, self._parameters, strict=False)]
 
+    def _refuse_misnamed(self, names: Sequence[str]) -> None:
+        fault = None if set(names) <= set(self._parameters) else self._misnamed(names)
+        if fault is not None:
+            raise ExportError(
+                f"the inputs {list(names)} were declared, but forward of {type(self._layer).__name__} {fault} Use "
+                f"its names (--input, inputs=), or give the inputs in order, all under names of your own."
+            )
+
     def _from_example(self, inputs: Any) -> tuple[tuple[SourceInput, ...], Feeds]:
         if inputs is None:
             raise ExportError(
                 "a PaddlePaddle layer does not say what it takes; give --samples x.npz, or "
                 "--input 'x:float32[batch,3,32,32]'; in Python, inputs= takes example arrays or such texts."
             )
-        required = [name for name, default in self._parameters.items() if default is inspect.Parameter.empty]
-        names = list(inputs) if isinstance(inputs, Mapping) else list(self._parameters)[: _count(inputs)]
-        unknown = [name for name in names if name not in self._parameters]
-        missing = [name for name in required if name not in names]
-        if unknown or missing or (not isinstance(inputs, Mapping) and _count(inputs) > len(names)):
-            raise ExportError(
-                f"the example has {list(inputs) if isinstance(inputs, Mapping) else _count(inputs)} inputs, but "
-                f"forward of {type(self._layer).__name__} takes {list(self._parameters)}; give one array for each."
-            )
-        ordered = [name for name in self._parameters if name in names]
-        example = bind_example(_arrays(inputs), ordered)
+        example = bind_example(_arrays(inputs), self._order_of(inputs))
         assert example is not None
         return tuple(SourceInput(n, DType.from_numpy(a.dtype), a.shape) for n, a in example.items()), example
+
+    def _order_of(self, inputs: Any) -> list[str]:
+        """The names of an example's arrays in the order of `forward`; a lone one may have a name of its own.
+
+        Raises:
+            ExportError: If `forward` does not take such inputs.
+        """
+        required = [name for name, default in self._parameters.items() if default is inspect.Parameter.empty]
+        takes = f"forward of {type(self._layer).__name__} takes {list(self._parameters)}"
+        if not isinstance(inputs, Mapping):
+            count = _count(inputs)
+            if not len(required) <= count <= len(self._parameters):
+                raise ExportError(f"the example has {count} inputs, but {takes}; give one array for each.")
+            return list(self._parameters)[:count]
+        if set(required) <= set(inputs) <= set(self._parameters):
+            return [name for name in self._parameters if name in inputs]
+        if len(inputs) == 1 and len(required) <= 1 and self._parameters and not self._misnamed(list(inputs)):
+            return list(inputs)
+        raise ExportError(
+            f"the example has the inputs {list(inputs)}, but {takes}; use those names (--input, or those of the "
+            f"arrays in --samples), or give a tuple in that order (inputs=). --input-name (input_names=) gives "
+            f"them other names."
+        )
+
+    def _misnamed(self, names: Sequence[str]) -> str | None:
+        """What is wrong with names that would go in by position, see `Parameters.misnamed`."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        own = [inspect.Parameter(name, kind) for name in self._parameters]
+        return Parameters(inspect.Signature(own)).misnamed(names)
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """What the layer answers in evaluation mode."""

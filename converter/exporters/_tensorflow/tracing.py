@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from paritygate.converter.errors import ConverterError, ExportError
 from paritygate.converter.exporters._tensorflow.imports import telling_line
 from paritygate.converter.exporters.base import DimCannotVary
+from paritygate.converter.exporters.blame import to_blame
 from paritygate.converter.types import Dim, TensorSpec
 
 
@@ -43,10 +44,10 @@ def traced(
         refusals.append(refused)
     said = telling_line(refusals[0])
     dims = list(dict.fromkeys(dim for spec in inputs for dim in spec.shape if isinstance(dim, str)))
-    if dims and _is_traced(traceable, fixed):
-        alone = (dim for dim in dims if _is_traced(traceable, _with(inputs, fixed, dim)))
-        raise DimCannotVary(next(alone, dims[0]), f"TensorFlow cannot trace it open: {said}") from refusals[0]
-    raise ExportError(f"TensorFlow cannot trace it into a graph: {said}") from refusals[0]
+    blamed = to_blame(dims, lambda opened: _is_traced(traceable, _with(inputs, fixed, opened)))
+    if blamed is None:
+        raise ExportError(f"TensorFlow cannot trace it into a graph: {said}") from refusals[0]
+    raise DimCannotVary(blamed, f"TensorFlow cannot trace it open: {said}") from refusals[0]
 
 
 def _is_traced(traceable: Traceable, inputs: Sequence[TensorSpec]) -> bool:
@@ -64,9 +65,13 @@ def _refusal(function: Any, signature: Sequence[Any]) -> Exception | None:
     return None
 
 
-def _with(inputs: Sequence[TensorSpec], fixed: Sequence[TensorSpec], dim: str) -> list[TensorSpec]:
+def _with(
+    inputs: Sequence[TensorSpec], fixed: Sequence[TensorSpec], opened: Iterable[str]
+) -> list[TensorSpec]:
+    """The inputs with only some of their sizes open."""
+    kept = set(opened)
     return [
-        TensorSpec(spec.name, spec.dtype, tuple(s if d == dim else d for d, s in _pairs(spec, at)))
+        TensorSpec(spec.name, spec.dtype, tuple(d if d in kept else s for d, s in _pairs(spec, at)))
         for spec, at in zip(inputs, fixed, strict=True)
     ]
 

@@ -97,6 +97,11 @@ FILES: list[tuple[str, Callable[[Path], None], Form | None]] = [
     ("est.joblib", _bytes(b"\x78\x9c" + b"\0" * 8), Form.PICKLE),
     ("flax.msgpack", _bytes(b"\x81\xa1w\xc0"), Form.FLAX_MSGPACK),
     ("x.npz", lambda p: np.savez(p, x=np.zeros(2)), Form.SAMPLES),
+    ("odd.npz", lambda p: np.savez(p, **{"code/x": np.zeros(2)}), Form.SAMPLES),
+    ("net.pdiparams", _bytes(b"\0" * 16 + b"\4\0\0\0\x08\5\x10\3"), Form.PADDLE_PROGRAM_WEIGHTS),
+    ("params", _bytes(b"\0" * 16 + b"\4\0\0\0\x08\5\x10\3"), Form.PADDLE_PROGRAM_WEIGHTS),
+    ("cut.pdiparams", _bytes(b"\0" * 7), Form.PADDLE_PROGRAM_WEIGHTS),
+    ("zeros", _bytes(b"\0" * 64), None),
     ("m.tflite", _bytes(b"\x1c\0\0\0TFL3" + b"\0" * 8), Form.TFLITE),
     ("m.plan", _bytes(b"ftrt" + b"\0" * 20), Form.TENSORRT),
     ("saved", _folder("saved_model.pb", "variables"), Form.SAVED_MODEL),
@@ -133,6 +138,14 @@ def test_prefix_of_a_tensorflow_checkpoint_stands_for_its_files(tmp_path: Path) 
     (tmp_path / "ckpt-7.index").write_bytes(b"x")
     assert look_at(tmp_path / "ckpt-7") is Form.TF_CHECKPOINT
     assert look_at(tmp_path / "ckpt-8") is None
+
+
+def test_prefix_of_a_paddle_program_stands_for_its_files(tmp_path: Path) -> None:
+    (tmp_path / "inf.json").write_text('{"base_code":{"magic":"pir","version":1}}')
+    (tmp_path / "old.v1.pdmodel").write_bytes(field(1, b"\x08\0"))
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    found = [look_at(tmp_path / name) for name in ("inf", "old.v1", "other", "none")]
+    assert found == [Form.PADDLE_PREFIX, Form.PADDLE_PREFIX, None, None]
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,24 @@ def test_default_probes_catch_integers_that_pass_through_floats(tmp_path: Path) 
     assert "extreme:wide" in str(certificate.reason)
 
 
+def test_integers_are_asked_beside_the_constants_of_comparisons(tmp_path: Path) -> None:
+    moment = 1_700_000_000
+    bundle = export(
+        lambda x: x > moment, tmp_path, torch.tensor([[moment - 86_400, moment + 86_400]]),
+        input_names=["x"], integer_ranges={"x": (moment - 86_400, moment + 86_400)},
+    )  # fmt: skip
+    cases = [probe for probe in bundle.probes() if probe.case.startswith("extreme:constants")]
+    asked = {int(n) for probe in cases for n in probe.inputs["x"].ravel()}
+    assert asked == {moment - 1, moment, moment + 1}
+
+
+def test_integers_are_asked_where_halves_are_compared_as_signed(tmp_path: Path) -> None:
+    bundle = export(lambda x: x + 1, tmp_path, torch.arange(64), input_names=["x"])
+    (half,) = [probe.inputs["x"] for probe in bundle.probes() if probe.case == "extreme:half"]
+    within = (np.abs(half) >= 2**31) & (np.abs(half) < 2**32)
+    assert 0.5 < within.mean() < 1
+
+
 def wide_of(bundle: Bundle) -> tuple[Any, str | None]:
     """The inputs of the wide probe, if there is one, and why it was omitted, if it was."""
     asked = next((probe.inputs for probe in bundle.probes() if probe.case == "extreme:wide"), None)

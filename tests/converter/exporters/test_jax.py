@@ -76,6 +76,55 @@ def test_other_types_are_cast_and_noted() -> None:
     assert notes == ["Weights that are float16 in the checkpoint were cast to the model's float32."]
 
 
+_WEIGHTS = {"params__dense__kernel": _kernel(), "params__dense__bias": BIAS}
+_COUNT, _KEY = np.uint32(0), np.array([0, 7], np.uint32)
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        {"params__drop__rngs__count": _COUNT, "params__drop__rngs__key": _KEY},
+        {
+            "params__drop__rngs__dropout__count__value": _COUNT,
+            "params__drop__rngs__dropout__key__value": _KEY,
+        },
+        {"params__noise__count": _COUNT, "params__noise__key": _KEY},
+        {"params__drop__rngs__key__raw_value": _KEY},
+        {"rngs__default__count": _COUNT, "rngs__default__key": _KEY},
+    ],
+    ids=["of-a-dropout", "boxed-and-named", "under-another-name", "key-alone", "beside-the-weights"],
+)
+def test_random_streams_are_left_out_and_noted(streams: dict[str, Any]) -> None:
+    values, _, notes = files.take(_checkpoint(**_WEIGHTS, **streams), WANTED, None, "nets:build")
+    assert set(values) == set(WANTED)
+    (note,) = (note for note in notes if note.startswith("The states of random generators are no weights"))
+    for name in streams:
+        assert name.replace("__", ".").removeprefix("params.") in note
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"params__drop__rngs__key": BIAS},
+        {"params__noise__key": _KEY},
+        {"params__noise__count": BIAS, "params__noise__key": BIAS},
+        {"params__drop__rngs__kernel": _KEY},
+    ],
+    ids=["floats-of-rngs", "key-alone", "floats-of-both-names", "another-name"],
+)
+def test_weights_that_are_called_as_random_streams_are_missed(extra: dict[str, Any]) -> None:
+    with pytest.raises(SourceError, match="unexpected params"):
+        files.take(_checkpoint(**_WEIGHTS, **extra), WANTED, None, "nets:build")
+
+
+def test_random_stream_that_the_model_wants_is_taken() -> None:
+    name = ("params", "drop", "rngs", "key")
+    wanted = {**WANTED, name: ((2,), np.dtype(np.uint32))}
+    checkpoint = _checkpoint(**_WEIGHTS, params__drop__rngs__key=_KEY)
+    values, _, notes = files.take(checkpoint, wanted, None, "nets:build")
+    assert (values[name].tolist(), notes) == ([0, 7], [])
+
+
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [

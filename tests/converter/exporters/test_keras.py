@@ -23,6 +23,7 @@ from paritygate.converter.errors import (
 )
 from paritygate.converter.exporters import export_model, get_exporter
 from paritygate.converter.exporters._keras.carriers import code_carriers
+from paritygate.converter.exporters._keras.loading import load_weights, said_by
 from paritygate.converter.exporters._keras.twin import widened
 from paritygate.converter.exporters._tensorflow.structure import name_outputs
 from paritygate.converter.parity.validate import validate_bundle
@@ -358,3 +359,75 @@ def test_a_configuration_iswidened_in_every_form_of_dtype() -> None:
         "dtype": {"class_name": "DTypePolicy", "config": {"name": "float64"}},
         "layers": [{"config": {"dtype": "float64", "name": "float32"}}, {"config": {"dtype": "int32"}}],
     }
+
+
+# --- what Keras says of weights that do not fit -------------------------------------------------------------
+
+_VALUES = "\n".join(["[[0.1 0.2 0.3]"] + [" [0.1 0.2 0.3]"] * 200)
+_FIRST = "A total of {} objects could not be loaded. Example error message for object {}:\n\n"
+_LAST = "\n\nList of objects that could not be loaded:\n[<Dense name=dense, built=True>]"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            _FIRST.format(2, "<Dense name=dense, built=True>")
+            + "The shape of the target variable and the shape of the target value in `variable.assign(value)` "
+            "must match. variable.shape=(4, 9), Received: value.shape=(4, 8). Target variable: <Variable "
+            f"path=net/dense/kernel, shape=(4, 9), dtype=float32, value={_VALUES}>" + _LAST,
+            "2 layers, such as Dense 'dense': net/dense/kernel is [4, 8] in the file, the model has [4, 9]",
+        ),
+        (
+            _FIRST.format(1, "<Conv1D name=conv1d, built=True>")
+            + "Layer 'conv1d' expected 2 variables, but received 0 variables during loading. Expected: ['kernel']"
+            + _LAST,
+            "Conv1D 'conv1d': Layer 'conv1d' expected 2 variables, but received 0 variables during loading. "
+            "Expected: ['kernel']",
+        ),
+        (
+            "<class 'Functional'> could not be deserialized properly.\n\nconfig={}.\n\nException encountered: "
+            "Error when deserializing class 'L'.\n\nException encountered: L.__init__() missing 1 argument: 'k'",
+            "L.__init__() missing 1 argument: 'k'",
+        ),
+        ("Layer count mismatch when loading weights.\nMore.", "Layer count mismatch when loading weights."),
+        ("", "ValueError"),
+    ],
+    ids=["shapes", "variables", "nested", "plain", "nothing"],
+)
+def test_telling_part_of_a_loading_error_is_one_line(text: str, said: str) -> None:
+    assert said_by(ValueError(text)) == said
+
+
+class _Net:
+    """Looks like a Keras model, and loads nothing."""
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+
+    def load_weights(self, _path: Path) -> None:
+        raise ValueError(self._said)
+
+
+def _keras_model(said: str) -> Any:
+    return type("Model", (_Net,), {"__module__": "keras.models"})(said)
+
+
+def test_weights_of_another_model_say_what_differs_and_what_to_do() -> None:
+    text = _FIRST.format(1, "<Dense name=dense, built=True>") + "Layer 'dense' expected 2 variables." + _LAST
+    said = (
+        r"weights in m\.weights\.h5 do not fit the model that nets:build builds: Dense 'dense': Layer 'dense' "
+        r"expected 2 variables\. Use the factory and the settings that they were trained with\.$"
+    )
+    with pytest.raises(SourceError, match=said):
+        load_weights(_keras_model(text), Path("m.weights.h5"), "nets:build")
+
+
+def test_model_without_weights_is_told_to_be_called_first() -> None:
+    said = r"nets:build builds has no weights yet.*call it once on an example"
+    with pytest.raises(SourceError, match=said):
+        load_weights(
+            _keras_model("You are loading weights into a model that has not yet been built."),
+            Path("m.h5"),
+            "nets:build",
+        )

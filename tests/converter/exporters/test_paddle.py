@@ -155,12 +155,43 @@ def test_constants_are_folded_without_pip_and_without_network(zoo: Path) -> None
 
 @pytest.mark.real
 @pytest.mark.xdist_group("paddle")
-@pytest.mark.parametrize("name", ["foldable", "traced", "branching", "beside"])
+@pytest.mark.parametrize("name", ["foldable", "traced", "branching", "beside", "renamed", "near_zero"])
 def test_layer_becomes_a_bundle_that_computes_the_same(name: str, zoo: Path) -> None:
     case = {"foldable": "watched"}.get(name, name)
     assert "error" not in _report(zoo, case), _report(zoo, case)
     certificate = validate_bundle(read_bundle(zoo / name))
     assert certificate.verdict == "pass", certificate.reason
+
+
+@pytest.mark.real
+@pytest.mark.xdist_group("paddle")
+def test_lone_input_may_have_a_name_of_its_own(zoo: Path) -> None:
+    assert "error" not in _report(zoo, "renamed"), _report(zoo, "renamed")
+    (spec,) = read_bundle(zoo / "renamed").signature.inputs
+    assert (spec.name, spec.shape) == ("x", ("rows", 4))
+
+
+@pytest.mark.real
+@pytest.mark.xdist_group("paddle")
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        (
+            "two_by_other_names",
+            "the example has the inputs ['a', 'b'], but forward of TwoInputs takes ['left', 'right']; use those "
+            "names (--input, ",
+        ),
+        (
+            "one_of_two",
+            "the example has the inputs ['a'], but forward of TwoInputs takes ['left', 'right']; use",
+        ),
+        ("two_mistyped", "forward of TwoInputs takes ['left', 'right'], and none 'rigth': is 'right' meant?"),
+    ],
+)
+def test_several_inputs_by_other_names_are_told_which_to_use(case: str, text: str, zoo: Path) -> None:
+    seen = _report(zoo, case)
+    assert seen["error"] == "ExportError"
+    assert text in seen["said"]
 
 
 @pytest.mark.real

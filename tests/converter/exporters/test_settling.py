@@ -88,6 +88,17 @@ def test_dims_of_two_names_that_are_one_size_are_refused(tmp_path: Path) -> None
         export(Joined(), tmp_path, example(2), dynamic=axes)
 
 
+class Plus(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+
+def test_a_tie_that_shows_only_when_both_sizes_grow_is_refused(tmp_path: Path) -> None:
+    one = torch.randn(1, 4)
+    with pytest.raises(ExportError, match=r"'a' of x axis 0 .* ties it to y axis 0, which is called 'b'"):
+        export(Plus(), tmp_path, (one, one), dynamic={"x": {0: "a"}, "y": {0: "b"}})
+
+
 def test_every_tied_axis_is_named(tmp_path: Path) -> None:
     inputs = {name: torch.ones(2, 3) for name in "abc"}
     with pytest.raises(ExportError, match="add --dynamic b:0=batch --dynamic c:0=batch "):
@@ -113,3 +124,66 @@ def test_axis_asked_for_under_two_names_is_refused(tmp_path: Path) -> None:
         ExportError, match="axis 0 of input 'input' was asked to be open as 'rows', but came out"
     ):
         export(torch.nn.Linear(4, 2), tmp_path, torch.ones(2, 4), dynamic={"input": {0: "rows", -2: "batch"}})
+
+
+# --- under another name -------------------------------------------------------------------------------------
+
+
+def test_open_size_follows_the_new_name_of_its_input(tmp_path: Path) -> None:
+    bundle = export(
+        torch.nn.Linear(4, 2), tmp_path, {"flower": torch.ones(2, 4)},
+        dynamic={"flower": {0: "rows"}}, input_names=["x"],
+    )  # fmt: skip
+    assert [(spec.name, spec.shape) for spec in bundle.signature.inputs] == [("x", ("rows", 4))]
+
+
+def test_ranges_and_samples_follow_the_new_names_too(tmp_path: Path) -> None:
+    sample = {name: tensor.numpy() for name, tensor in example(2).items()}
+    bundle = export(
+        Joined(), tmp_path, example(2), input_names=["tokens", "x"], integer_ranges={"ids": (3, 5)},
+        dynamic={"ids": {0: "batch"}, "x": {0: "batch"}}, samples=[sample], include_samples=True,
+    )  # fmt: skip
+    tokens = [probe.inputs["tokens"] for probe in bundle.probes() if not probe.case.startswith("sample")]
+    assert {(int(array.min()) >= 3, int(array.max()) <= 5) for array in tokens if array.size} == {
+        (True, True)
+    }
+    assert any(probe.case == "sample:0" for probe in bundle.probes())
+
+
+def test_name_that_is_new_and_own_is_the_new_one(tmp_path: Path) -> None:
+    bundle = export(
+        Joined(), tmp_path, example(2), input_names=["feats", "ids"], dynamic={"feats": {1: "width"}}
+    )
+    assert [spec.shape for spec in bundle.signature.inputs] == [(2, "width"), (2, 3)]
+
+
+def test_axis_with_two_names_under_both_names_of_its_input_is_refused(tmp_path: Path) -> None:
+    axes = {"flower": {0: "rows"}, "x": {0: "batch"}}
+    with pytest.raises(
+        ExportError, match="axis 0 of input 'x' is called 'rows' and 'batch', under its new and"
+    ):
+        export(torch.nn.Linear(4, 2), tmp_path, {"flower": torch.ones(2, 4)}, dynamic=axes, input_names=["x"])
+
+
+def test_input_with_two_ranges_under_both_of_its_names_is_refused(tmp_path: Path) -> None:
+    ranges = {"ids": (0, 3), "tokens": (0, 5)}
+    with pytest.raises(ExportError, match=r"'tokens' has two ranges, \[0, 3\] and \[0, 5\].*--integer-range"):
+        export(Joined(), tmp_path, example(2), integer_ranges=ranges, input_names=["tokens", "feats"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"dynamic": {"imput": {0: "rows"}}},
+            r"--dynamic \(dynamic=\) names the input 'imput'; .*mean 'input'",
+        ),
+        ({"integer_ranges": {"n": (0, 1)}}, r"--integer-range \(integer_ranges=\) names the input 'n'"),
+    ],
+    ids=["dynamic", "range"],
+)
+def test_name_of_no_input_is_refused_in_the_words_it_was_given_in(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=said):
+        export(torch.nn.Linear(4, 2), tmp_path, torch.ones(2, 4), **options)

@@ -38,6 +38,7 @@ _SIGNATURES = {
     "loop_as_long_as_its_input_says": "(x: float32[batch, 3], steps: int32[]) -> (y: float32[batch, 3])",
     "branch_by_value": "(x: float32[batch, 3], up: bool[]) -> (y: float32[batch, 3])",
     "loop_over_rows": "(x: float32[batch, x_dim1, 2]) -> (y: float32[batch, x_dim1, 2])",
+    "near_zero": "(x: float32[batch, 3]) -> (log1p: float32[batch, 3], expm1: float32[batch, 3])",
     "casts": "(x: float32[batch, 3]) "
     "-> (cut: int32[batch, 3], floor: int32[batch, 3], ceil: int32[batch, 3], even: int32[batch, 3])",
 }

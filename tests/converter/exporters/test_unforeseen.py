@@ -47,6 +47,40 @@ def test_a_file_is_refused_in_one_line(
         assert caught.value.__cause__ is error
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError(13, "Permission denied")])
+def test_what_the_system_says_is_not_blamed_on_the_file(
+    error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "net.onnx"
+    file.write_bytes(b"\x08\x07")
+    with pytest.raises(OSError, match=error.strerror):
+        exported(error, str(file), tmp_path, monkeypatch)
+
+
+def test_what_a_builtin_raises_under_our_code_is_no_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paritygate.converter.exporters import unforeseen as ours
+
+    def opened(*_: Any) -> Any:
+        return exporter_reads(b"\xff")
+
+    code = "def exporter_reads(data): return data.decode('ascii')"
+    names: dict[str, Any] = {}
+    exec(compile(code, ours.__file__, "exec"), names)
+    exporter_reads = names["exporter_reads"]
+    monkeypatch.setattr(type(get_exporter("onnx")), "open_source", opened)
+    file = tmp_path / "net.onnx"
+    file.write_bytes(b"\x08\x07")
+    with pytest.raises(SourceError, match=r"damaged.*UnicodeDecodeError"):
+        export_model(str(file), tmp_path / "bundle", name="net", framework="onnx")
+
+
+def test_a_factory_is_no_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match="mine"):
+        exported(TypeError("mine"), "package.module:build", tmp_path, monkeypatch)
+
+
 def test_an_exception_of_a_model_in_memory_is_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

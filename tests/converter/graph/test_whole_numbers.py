@@ -57,6 +57,10 @@ _OPERATORS: dict[str, tuple[list[str], dict[str, Any], Callable[[Array, Array], 
     "ReduceMax": (["x", "axis"], {"keepdims": 0}, lambda x, _: x.max(1)),
     "ReduceMin": (["x", "axis"], {"keepdims": 1}, lambda x, _: x.min(1, keepdims=True)),
     "ReduceSum": (["x", "axis"], {"keepdims": 0}, lambda x, _: x.sum(1)),
+    "ReduceL1": (["x", "axis"], {"keepdims": 0}, lambda x, _: np.abs(x).sum(1)),
+    "ReduceSumSquare": (["x", "axis"], {"keepdims": 1}, lambda x, _: (x * x).sum(1, keepdims=True)),
+    "Mod": (["x", "y"], {"fmod": 1}, np.fmod),
+    "Sign": (["x"], {}, lambda x, _: np.sign(x)),
 }
 
 
@@ -67,8 +71,14 @@ def test_int64_is_computed_exactly(kind: str) -> None:
     keep_integers_exact(model)
     for seed in range(8):
         x, y = _numbers(seed), _numbers(seed + 100)
-        if kind == "ReduceSum":
+        if kind in ("ReduceSum", "ReduceL1"):
             x = x * 2**16  # sums near 2**60
+        if kind == "ReduceSumSquare":
+            x = x % 2**29  # sums near 2**60
+        if kind == "Mod":
+            x, y = x * 2**20 + y, np.where(y == 0, 1, y % 2**33)
+        if kind == "Sign":
+            x = x % 2**34 - 2**33
         np.testing.assert_array_equal(_run(model, x, y), reference(x, y))
 
 
@@ -104,6 +114,28 @@ def test_a_clip_with_one_bound_or_none(bounds: list[str]) -> None:
 @pytest.mark.parametrize("dtype", [TensorProto.INT32, TensorProto.FLOAT])
 def test_other_types_keep_their_operators(dtype: int) -> None:
     model = _model("Max", ["x", "y"], dtype)
+    before = model.SerializeToString()
+    keep_integers_exact(model)
+    assert model.SerializeToString() == before
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT32, TensorProto.INT64])
+@pytest.mark.parametrize("kind", ["Div", "Mod"])
+def test_the_lowest_number_divided_by_minus_one_does_not_trap(kind: str, dtype: int) -> None:
+    model = _model(kind, ["x", "y"], dtype)
+    keep_integers_exact(model)
+    own = helper.tensor_dtype_to_np_dtype(dtype)
+    x = np.array([np.iinfo(own).min, np.iinfo(own).min, 7, -7, -7], own)
+    y = np.array([-1, 2, -1, 2, -2], own)
+    wanted = {"Div": [x[0], x[0] // 2, -7, -3, 3], "Mod": [0, 0, 0, 1, -1]}[kind]
+    assert _run(model, x, y).tolist() == wanted
+
+
+@pytest.mark.parametrize("divisor", [[3], [2**31 - 1, 5], [-2]])
+@pytest.mark.parametrize("kind", ["Div", "Mod"])
+def test_a_constant_divisor_that_is_harmless_stays(kind: str, divisor: list[int]) -> None:
+    model = _model(kind, ["x", "low"])
+    model.graph.initializer[1].CopyFrom(helper.make_tensor("low", TensorProto.INT64, [len(divisor)], divisor))
     before = model.SerializeToString()
     keep_integers_exact(model)
     assert model.SerializeToString() == before

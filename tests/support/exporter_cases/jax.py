@@ -108,6 +108,14 @@ def _orbax_of_state(folder: Path) -> tuple[Any, dict[str, Any]]:
     return folder / "net", {"factory": f"{_NETS}:picture_with_example"}
 
 
+def _orbax_of_whole_state(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """All that `nnx.split` gives, the random streams of dropout with it."""
+    from flax import nnx
+
+    _save(folder / "net", nnx.split(_nets().picture())[1])
+    return folder / "net", {"factory": f"{_NETS}:picture_with_example"}
+
+
 def _orbax_of_training(folder: Path) -> tuple[Any, dict[str, Any]]:
     """Steps of a training, each with the state of the optimiser."""
     import jax
@@ -287,7 +295,8 @@ CASES = ExporterCases(
     guarded=_matrix,
     files={
         "orbax": _orbax, "orbax_in_files": _orbax_in_files, "orbax_zarr3": _orbax_zarr3,
-        "orbax_of_nnx": _orbax_of_nnx, "orbax_of_state": _orbax_of_state, "orbax_of_training": _orbax_of_training,
+        "orbax_of_nnx": _orbax_of_nnx, "orbax_of_state": _orbax_of_state,
+        "orbax_of_whole_state": _orbax_of_whole_state, "orbax_of_training": _orbax_of_training,
         "msgpack": _msgpack, "factory": _factory, "factory_of_loops": _loops, "factory_of_windows": _windows,
     },
     trained={"facenet_pnet": _proposals, "digits": _digits},

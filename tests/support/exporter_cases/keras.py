@@ -139,7 +139,10 @@ CASES = ExporterCases(
         "half_an_archive": Refusal(_half_an_archive, "SourceError", "a zip archive that is cut off or damaged"),
         "half_an_hdf5": Refusal(_half_an_hdf5, "SourceError", "is not a whole HDF5 file"),
         "without_factory": Refusal(_without_factory, "SourceError", "holds weights without a model.*--factory"),
-        "other_factory": Refusal(_other_factory, "SourceError", "do not fit the model that .*:other_net builds"),
+        "other_factory": Refusal(
+            _other_factory, "SourceError",
+            r":other_net builds: .* is \[.*\] in the file, the model has \[.*\]\. Use the factory",
+        ),
         "factory_of_nothing": Refusal(
             _factory_of_nothing, "FactoryError", r"keras_files:no_net gave a NoneType; expected a keras\.Model"
         ),

@@ -1,0 +1,36 @@
+"""The whole numbers beside a graph's comparisons, wherever they stand."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from paritygate.converter.graph.constants import deciding_constants
+
+
+def test_constants_of_comparisons_are_found_and_tables_are_not() -> None:
+    branch = helper.make_graph(
+        [helper.make_node("Less", ["x", "inner"], ["b"])],
+        "branch", [], [helper.make_tensor_value_info("b", TensorProto.BOOL, None)],
+        [numpy_helper.from_array(np.array([7, 8]), "inner")],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("Constant", [], ["late"], value=numpy_helper.from_array(np.int64(1_700_000_000))),
+        helper.make_node("Greater", ["x", "late"], ["a"]),
+        helper.make_node("Add", ["x", "added"], ["c"]),
+        helper.make_node("Equal", ["x", "table"], ["d"]),
+        helper.make_node("Mod", ["x", "float"], ["e"]),
+        helper.make_node("Clip", ["x", "half", "one"], ["f"]),
+        helper.make_node("If", ["a"], ["z"], then_branch=branch, else_branch=branch),
+    ]
+    weights = {
+        "added": np.int64(5), "table": np.arange(100), "float": np.float32(60.0), "half": np.float32(0.5),
+        "one": np.int64(1),
+    }  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "graph",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("z", TensorProto.BOOL, None)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )  # fmt: skip
+    assert deciding_constants(helper.make_model(graph)) == [1_700_000_000, 60, 7, 8]
