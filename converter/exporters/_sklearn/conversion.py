@@ -15,7 +15,13 @@ from paritygate.converter.exporters._sklearn.features import feature_converters
 from paritygate.converter.exporters._sklearn.files import first_line
 from paritygate.converter.exporters._sklearn.kernels import kernel_converters
 from paritygate.converter.exporters._sklearn.mended import mended_converters, refuse_wrong
-from paritygate.converter.exporters._sklearn.texts import is_vectorizer, vectorizer_options
+from paritygate.converter.exporters._sklearn.texts import (
+    is_vectorizer,
+    refuse_unlike,
+    token_pattern,
+    vectorizer_options,
+)
+from paritygate.converter.exporters._sklearn.tokenizers import settle_tokenizers
 from paritygate.converter.exporters._sklearn.trees import known_to_skl2onnx, own_converters
 from paritygate.converter.types import DType, TensorSpec
 
@@ -26,6 +32,7 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
 
     for path, part in parts(estimator):
         refuse_wrong(path, part)
+        refuse_unlike(path, part)
     own, mended = own_converters(), mended_converters()
     others = kernel_converters().conversions | feature_converters().conversions
     with warnings.catch_warnings(), known_to_skl2onnx(own), _as_skl2onnx_reads(estimator):
@@ -41,6 +48,8 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
             custom_shape_calculators=own.shapes | mended.shapes,
             custom_parsers=own.parsers,
         )
+    patterns = [token_pattern(path, part) for path, part in parts(estimator) if is_vectorizer(part)]
+    settle_tokenizers(model.graph, {pattern.expression: pattern for pattern in patterns})
     return model
 
 
@@ -48,8 +57,9 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
 def _as_skl2onnx_reads(estimator: Any) -> Iterator[None]:
     """Set aside, during one call, what skl2onnx reads wrongly in a fitted estimator.
 
-    It refuses voting for `flatten_transform`, which only `transform` reads and nobody serves, and takes the truth
-    values of a column mask for the places 0 and 1.
+    It refuses voting for `flatten_transform`, which only `transform` reads and nobody serves, takes weights of
+    votes for an array and counts those of dropped members, and takes the truth values of a column mask for the
+    places 0 and 1.
     """
     before: list[tuple[Any, str, Any]] = []
 
@@ -60,6 +70,9 @@ def _as_skl2onnx_reads(estimator: Any) -> Iterator[None]:
     for _, part in parts(estimator):
         if getattr(part, "flatten_transform", False) is True:
             put(part, "flatten_transform", False)
+        if type(part).__name__ in ("VotingClassifier", "VotingRegressor") and part.weights is not None:
+            members = zip(part.estimators, part.weights, strict=True)
+            put(part, "weights", np.array([weight for (_, member), weight in members if member != "drop"]))
         if hasattr(part, "transformers_"):
             put(
                 part, "transformers_", [(*entry[:2], _without_mask(entry[2])) for entry in part.transformers_]
@@ -103,7 +116,9 @@ def conversion_options(estimator: Any) -> list[dict[int, dict[str, Any]]]:
     """What to ask skl2onnx for, best first: no ZipMap (a sequence of maps is no tensor), raw scores without it."""
     from sklearn.base import is_classifier
 
-    texts = {id(part): vectorizer_options(part) for _, part in parts(estimator) if is_vectorizer(part)}
+    texts = {
+        id(part): vectorizer_options(path, part) for path, part in parts(estimator) if is_vectorizer(part)
+    }
     if not is_classifier(estimator):
         return [texts]
     # The last step and not the pipeline: what stands at a pipeline reaches steps that have no such option.

@@ -26,6 +26,14 @@ _WRONG: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda part: part.add_indicator,
         "skl2onnx leaves out the columns of add_indicator. Use SimpleImputer.",
     ),
+    **dict.fromkeys(
+        ("RadiusNeighborsRegressor", "RadiusNeighborsClassifier"),
+        (
+            lambda part: True,
+            "skl2onnx reads neighbours that are not there where one sample has fewer than another. Use "
+            "KNeighborsRegressor or KNeighborsClassifier.",
+        ),
+    ),
     "GaussianProcessClassifier": (
         lambda part: True,
         "it needs the operator Solve of com.microsoft, which onnxruntime does not have.",
@@ -44,8 +52,6 @@ def refuse_wrong(path: str, part: Any) -> None:
     if type(part).__module__.partition(".")[0] != "sklearn":
         return
     is_wrong, reason = _WRONG.get(name, (lambda part: False, ""))
-    if any(kind.__name__ == "CountVectorizer" for kind in type(part).__mro__) and part.analyzer == "char":
-        is_wrong, reason = lambda part: True, "only analyzer='word' has."
     if is_wrong(part):
         raise UnsupportedOperator(
             f"{name} in {path} has no ONNX form as it is set: {reason}", operator=name, module=path

@@ -34,7 +34,7 @@ from paritygate.converter.exporters._sklearn.inner_trees import inner_forests
 from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served, undeclared_input
 from paritygate.converter.exporters._sklearn.pools import acceptable, first_example, learnt_rows
 from paritygate.converter.exporters._sklearn.scales import is_far, scales_by_input
-from paritygate.converter.exporters._sklearn.texts import lowering_note, takes_texts
+from paritygate.converter.exporters._sklearn.texts import takes_texts
 from paritygate.converter.exporters._sklearn.thresholds import missing_rows, threshold_rows
 from paritygate.converter.exporters._sklearn.trees import ensemble_of, sparse_fed
 from paritygate.converter.exporters._trees.edges import asked_note, edge_rows, is_clear
@@ -99,9 +99,6 @@ class EstimatorModel(SourceModel):
         self._methods = methods(estimator)
         self._takes_texts = takes_texts(estimator)
         self._takes_float64 = True
-        lowering = lowering_note(part for _, part in parts(estimator))
-        if lowering is not None:
-            self.notes.append(lowering)
         self._settle_scores()
 
     def run(self, feeds: Feeds) -> dict[str, Array]:

@@ -21,6 +21,7 @@ from sklearn.ensemble import (
     HistGradientBoostingRegressor,
     RandomForestClassifier,
     RandomForestRegressor,
+    VotingClassifier,
     VotingRegressor,
 )
 from sklearn.feature_extraction.text import CountVectorizer
@@ -29,9 +30,10 @@ from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.model_selection import RandomizedSearchCV, TunedThresholdClassifierCV
 from sklearn.naive_bayes import CategoricalNB
+from sklearn.neighbors import RadiusNeighborsClassifier, RadiusNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer, OneHotEncoder, OrdinalEncoder, StandardScaler
-from sklearn.tree import DecisionTreeClassifier
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import UnsupportedOperator
@@ -212,6 +214,16 @@ _WRONG: dict[str, tuple[Callable[[], Any], Any, str]] = {
     ),
     "tuned": (lambda: TunedThresholdClassifierCV(LogisticRegression()), _TWO, "leaves out its threshold"),
     "gaussian-process": (GaussianProcessClassifier, _TWO, "needs the operator Solve"),
+    "radius": (
+        lambda: RadiusNeighborsRegressor(3.0),
+        _AMOUNT,
+        "neighbours that are not there.*KNeighborsReg",
+    ),
+    "radius-of-classes": (
+        lambda: RadiusNeighborsClassifier(3.0, outlier_label=0),
+        _Y,
+        "neighbours that are not there.*KNeighborsClassifier",
+    ),
     "neighbours-with-indicator": (lambda: KNNImputer(add_indicator=True), None, "leaves out the columns"),
 }
 
@@ -222,6 +234,30 @@ def test_what_is_known_to_be_converted_wrongly_is_refused(name: str, tmp_path: P
     model = build().fit(_X, target)
     with pytest.raises(UnsupportedOperator, match=told):
         _export(model, tmp_path)
+
+
+_MEMBERS = [("a", Ridge()), ("left out", "drop"), ("b", DecisionTreeRegressor(max_depth=2, random_state=0))]
+_VOTERS = [
+    ("a", LogisticRegression(max_iter=1000)),
+    ("left out", "drop"),
+    ("b", DecisionTreeClassifier(max_depth=2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "target"),
+    [
+        (VotingClassifier(_VOTERS, voting="soft", weights=[1, 5, 3]), _Y),
+        (VotingClassifier(_VOTERS, weights=[1, 5, 3]), _Y),
+        (VotingRegressor(_MEMBERS, weights=[1, 5, 3]), _AMOUNT),
+    ],
+    ids=["soft", "hard", "amounts"],
+)
+def test_weights_of_votes_may_be_a_list_and_those_of_dropped_members_do_not_count(
+    model: Any, target: Any, tmp_path: Path
+) -> None:
+    _prove(model.fit(_X, target), tmp_path)
+    assert model.weights == [1, 5, 3]
 
 
 def test_letters_are_refused(tmp_path: Path) -> None:
