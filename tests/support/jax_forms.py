@@ -21,11 +21,17 @@ PLACES = np.array([0, 3, -1, 100, -100, 2], np.int32)
 HALVES = np.array([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 2.4, -2.6, 0.0], np.float32)
 BEYOND = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 1e20, -7.9, 7.9], np.float32)
 WHOLE = np.array([[1, -2, 3], [4, 5, -6]], np.int32)
+SMALL = np.array([1e-6, -2e-7, 3e-8, 1e-20, -0.5, 5.0, 80.0], np.float32)
 FLAGS = np.array([[True, False], [False, False]])
 
 
 def _truths(x: Any, y: Any) -> Any:
     return lax.max(x, y), lax.min(x, y), jnp.max(x, 1), jnp.min(x, 1)
+
+
+def _near_zero(x: Any) -> Any:
+    """Their sizes are of one order after the division, so that no digit hides behind a larger answer."""
+    return jnp.log1p(x) / x, jnp.expm1(x) / x
 
 
 FORMS: dict[str, tuple[Callable[..., Any], dict[str, np.ndarray[Any, Any]]]] = {
@@ -36,6 +42,7 @@ FORMS: dict[str, tuple[Callable[..., Any], dict[str, np.ndarray[Any, Any]]]] = {
     "halves_even": (lambda x: jnp.round(x), {"x": HALVES}),
     "floats_as_int32": (lambda x: x.astype(jnp.int32), {"x": BEYOND}),
     "floats_as_uint8": (lambda x: x.astype(jnp.uint8), {"x": BEYOND}),
+    "near_zero": (_near_zero, {"x": SMALL}),
     "negative_unsigned": (lambda x: -x, {"x": np.array([0, 1, 200], np.uint32)}),
     "truths": (_truths, {"x": FLAGS, "y": FLAGS.T.copy()}),
     "whole_matrices": (lambda x, y: x @ y.T, {"x": WHOLE, "y": WHOLE}),

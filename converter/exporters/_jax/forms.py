@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from paritygate.converter.exporters import near_zero
+
 if TYPE_CHECKING:
     from paritygate.converter.exporters._jax.rewriting import Rewriter
 
@@ -133,6 +135,37 @@ def _convert(rewriter: Rewriter, equation: Any, given: list[Any]) -> list[Any]:
     return [whole] if fits else [jnp.where(number >= high, np.iinfo(wanted).max, whole)]
 
 
+class _InJax:
+    """See `near_zero.Writer`: JAX's own steps, in the type of a value."""
+
+    _STEPS: Mapping[str, Callable[..., Any]] = {
+        "Abs": lax.abs, "Add": jnp.add, "Div": jnp.divide, "Exp": lax.exp, "Less": jnp.less, "Log": lax.log,
+        "Max": jnp.maximum, "Mul": jnp.multiply, "Sub": jnp.subtract, "Tanh": lax.tanh, "Where": jnp.where,
+    }  # fmt: skip
+
+    def __init__(self, dtype: Any) -> None:
+        self._dtype = dtype
+        self.eps = float(jnp.finfo(dtype).eps)
+
+    def op(self, operator: str, *inputs: Any) -> Any:
+        return self._STEPS[operator](*inputs)
+
+    def number(self, value: float) -> Any:
+        return jnp.asarray(value, self._dtype)
+
+
+def _near_zero(form: Callable[..., Any], *types: Any) -> Rule:
+    """A step that keeps its digits near zero in these types, where jax2onnx subtracts what is nearly the same."""
+
+    def rule(rewriter: Rewriter, equation: Any, given: list[Any]) -> list[Any]:
+        (x,) = given
+        if np.dtype(x.dtype) not in types:
+            return rewriter.bind(equation, given)
+        return [form(_InJax(x.dtype), x)]
+
+    return rule
+
+
 def _neg(rewriter: Rewriter, equation: Any, given: list[Any]) -> list[Any]:
     (x,) = given
     return [jnp.zeros((), x.dtype) - x] if np.dtype(x.dtype).kind == "u" else rewriter.bind(equation, given)
@@ -196,6 +229,9 @@ ONNX_RULES: Mapping[str, Rule] = {
     "dynamic_update_slice": _update,
     "round": _round,
     "convert_element_type": _convert,
+    "log1p": _near_zero(near_zero.log1p, np.float32, np.float64),
+    "expm1": _near_zero(near_zero.expm1, np.float32, np.float64),
+    "sinh": _near_zero(near_zero.sinh, np.float64),  # of float32 there is a kernel
     "neg": _neg,
     "max": _of_booleans(lax.bitwise_or),
     "min": _of_booleans(lax.bitwise_and),

@@ -11,8 +11,10 @@ from typing import Any
 import onnx
 
 from paritygate.converter.errors import ExportError, ModelInvalid
+from paritygate.converter.exporters._paddle.near_zero import replace_stand_ins, stood_in
 from paritygate.converter.exporters._paddle.process import Paddle2Onnx
 from paritygate.converter.exporters._paddle.programs import operations
+from paritygate.converter.exporters._paddle.whole import without_own_casts
 from paritygate.converter.graph.weights import read_apart
 
 OLDEST_OPSET, NEWEST_OPSET = 13, 21
@@ -68,10 +70,13 @@ def convert_program(converter: Paddle2Onnx, program: Path, parameters: Path | No
         )
     document = json.loads(program.read_text("utf-8"))
     readable = program.with_name("readable.json")
-    readable.write_text(json.dumps(_as_paddle2onnx_reads(document)), "utf-8")
+    told, meant = stood_in(_as_paddle2onnx_reads(document))
+    readable.write_text(json.dumps(told), "utf-8")
     written = program.with_name("converted.onnx")
     converter.convert(readable, parameters, opset, written, operations(document))
     model = _read(written)
+    replace_stand_ins(model, meant)
+    without_own_casts(model.graph)
     _lift_constants(model.graph)
     _concatenate_lists(model)
     return Converted(model, written)

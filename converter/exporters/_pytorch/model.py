@@ -11,7 +11,7 @@ import onnx_ir
 import torch
 
 from paritygate.converter.errors import ExportError
-from paritygate.converter.exporters._pytorch import explain, integers
+from paritygate.converter.exporters._pytorch import explain, integers, near_zero
 from paritygate.converter.exporters._pytorch.quiet import contained_noise, contained_prints
 from paritygate.converter.exporters._pytorch.recurrent import open_sequence_lengths
 from paritygate.converter.exporters._pytorch.snapshot import double_copy, float_copy
@@ -243,7 +243,7 @@ class TorchModel(SourceModel):
                 opset_version=opset,
                 dynamo=True,
                 verbose=False,
-                custom_translation_table=integers.translations(),
+                custom_translation_table={**integers.translations(), **near_zero.translations()},
             )
         except Exception as error:
             raise explain.conversion_error(error, program, self._module) from error

@@ -22,6 +22,7 @@ import torch
 from torch.onnx import errors as onnx_errors
 
 from paritygate.converter.errors import ExportError, UnsupportedOperator
+from paritygate.converter.exporters._pytorch import near_zero
 from paritygate.converter.exporters._pytorch.explain import first_line
 from paritygate.converter.exporters._pytorch.model import TorchModel
 from paritygate.converter.exporters._pytorch.quiet import contained_noise, contained_prints
@@ -113,7 +114,7 @@ class ScriptedModel(TorchModel):
         size = sum(value.numel() * value.element_size() for value in flat.state_dict().values())
         target: Any = written if size < _INLINE_LIMIT_BYTES else str(request.path)
         try:
-            with contained_noise(), contained_prints(), _unwarned():
+            with contained_noise(), contained_prints(), _unwarned(), near_zero.in_scripts(request.opset):
                 torch.onnx.export(
                     flat,
                     leaves,

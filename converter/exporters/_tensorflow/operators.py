@@ -6,8 +6,9 @@ It writes maxima and minima of integers through float32, and onnxruntime sums in
 used here that onnxruntime's CPU kernels compute in integers: `Div`, which truncates, and `Mod` without fmod, which
 takes the divisor's sign; other widths are computed in int64.
 
-A divisor of zero is an error in both. The lowest int64 divided by -1 makes the processor trap, which would end a
-whole server for one request, so a divisor of -1 never reaches a kernel; the quotient wraps.
+A divisor of zero is an error in both; one of -1, for which the processor may trap, is guarded in every graph
+(`graph.whole_numbers`). It compares integers through float32 as well, for which two timestamps of one minute are
+the same.
 """
 
 from __future__ import annotations
@@ -18,11 +19,16 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
+from paritygate.converter.exporters import near_zero
+
 _WHOLE = (
     TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
     TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
 )  # fmt: skip
 _HALF = 2**32
+_COMPARISONS = {
+    "Greater": "Greater", "Less": "Less", "GreaterEqual": "GreaterOrEqual", "LessEqual": "LessOrEqual",
+}  # fmt: skip
 
 Rule = Callable[["Nodes", Any, Any], Any]
 
@@ -32,12 +38,15 @@ def custom_handlers() -> dict[str, tuple[Callable[..., None], list[Any]]]:
     handlers: dict[str, Callable[..., None]] = {
         "Erfc": _write_erfc,
         "Log": _write_log,
+        "Log1p": _near_zero(near_zero.log1p),
+        "Expm1": _near_zero(near_zero.expm1),
         "FloorDiv": _divide(_floored, whole_only=True),
         "Div": _divide(_truncated, whole_only=True),
         "TruncateDiv": _divide(_truncated, _float_truncated),
         "FloorMod": _divide(_remainder, _float_remainder),
         "Mod": _divide(_truncated_rest, _float_rest),
         "TruncateMod": _divide(_truncated_rest, _float_rest),
+        **{operator: _compare(form) for operator, form in _COMPARISONS.items()},
         "Maximum": _extreme("Max"),
         "Minimum": _extreme("Min"),
         "Sum": _write_sum,
@@ -106,6 +115,25 @@ def _divide(
     return handler
 
 
+def _compare(form: str) -> Callable[..., None]:
+    """A handler of a comparison, which ONNX has for int32 and int64 since opset 9."""
+
+    def handler(graph: Any, node: Any, _name: str, _args: Any) -> None:
+        dtype = graph.get_dtype(node.input[0])
+        if dtype not in _WHOLE:
+            _as_tf2onnx_does(graph, node)
+            return
+        nodes, values = Nodes(graph, node), list(node.input)
+        if dtype not in (TensorProto.INT32, TensorProto.INT64):
+            values = [nodes.cast(value, TensorProto.INT64) for value in values]
+        if dtype == TensorProto.UINT64:  # the upper half came out negative; moved by 2**63 the order is right
+            lowest = nodes.whole(np.iinfo(np.int64).min)
+            values = [nodes.add("Add", value, lowest, dtype=TensorProto.INT64) for value in values]
+        _replace(graph, node, nodes.add(form, *values, dtype=TensorProto.BOOL))
+
+    return handler
+
+
 def _extreme(operator: str) -> Callable[..., None]:
     """A handler of `Maximum` and `Minimum`, which ONNX has for the wider integers since opset 12."""
 
@@ -161,6 +189,35 @@ def _write_log(graph: Any, node: Any, _name: str, _args: Any) -> None:
     _replace(graph, node, nodes.cast(nodes.add("Log", wide, dtype=TensorProto.DOUBLE), dtype))
 
 
+class _InFloats:
+    """See `near_zero.Writer`: nodes of a tf2onnx graph, in one floating dtype."""
+
+    def __init__(self, nodes: Nodes, dtype: int) -> None:
+        self._nodes = nodes
+        self._dtype = dtype
+        self.eps = 2.0**-52 if dtype == TensorProto.DOUBLE else 2.0**-23
+
+    def op(self, operator: str, *inputs: str) -> str:
+        return self._nodes.add(operator, *inputs, dtype=_BOOL if operator == "Less" else self._dtype)
+
+    def number(self, value: float) -> str:
+        return self._nodes.like(value, self._dtype)
+
+
+def _near_zero(form: Callable[..., str]) -> Callable[..., None]:
+    """A handler of `Log1p` or `Expm1`, which tf2onnx writes not at all or as log(1 + x) and exp(x) - 1."""
+
+    def handler(graph: Any, node: Any, _name: str, _args: Any) -> None:
+        nodes, dtype, (value,) = Nodes(graph, node), graph.get_dtype(node.input[0]), node.input
+        if dtype in (TensorProto.FLOAT, TensorProto.DOUBLE):
+            _replace(graph, node, form(_InFloats(nodes, dtype), value))
+            return
+        wide = form(_InFloats(nodes, TensorProto.FLOAT), nodes.cast(value, TensorProto.FLOAT))
+        _replace(graph, node, nodes.cast(wide, dtype))
+
+    return handler
+
+
 def _refuse_case(_graph: Any, node: Any, _name: str, _args: Any) -> None:
     """Refuse it: TensorFlow knows ASCII; onnxruntime asks a locale, and loads no model where that is missing."""
     raise ValueError(
@@ -202,38 +259,30 @@ def _as_tf2onnx_does(graph: Any, node: Any) -> None:
 _INT64, _BOOL = TensorProto.INT64, TensorProto.BOOL
 
 
-def _without_minus_one(nodes: Nodes, divisor: str) -> tuple[str, str]:
-    """Whether a divisor is -1, and the divisor with 1 in those places."""
-    minus_one = nodes.add("Equal", divisor, nodes.whole(-1), dtype=_BOOL)
-    return minus_one, nodes.add("Where", minus_one, nodes.whole(1), divisor, dtype=_INT64)
-
-
 def _truncated(nodes: Nodes, left: str, right: str) -> str:
-    minus_one, divisor = _without_minus_one(nodes, right)
-    quotient = nodes.add("Div", left, divisor, dtype=_INT64)
-    return nodes.add("Where", minus_one, nodes.add("Neg", quotient, dtype=_INT64), quotient, dtype=_INT64)
+    return nodes.add("Div", left, right, dtype=_INT64)
 
 
 def _remainder(nodes: Nodes, left: str, right: str) -> str:
-    _, divisor = _without_minus_one(nodes, right)
-    return nodes.add("Mod", left, divisor, dtype=_INT64)  # by 1 it is 0, as by -1
+    return nodes.add("Mod", left, right, dtype=_INT64)
 
 
 def _truncated_rest(nodes: Nodes, left: str, right: str) -> str:
-    _, divisor = _without_minus_one(nodes, right)
-    quotient = nodes.add("Div", left, divisor, dtype=_INT64)
-    return nodes.add("Sub", left, nodes.add("Mul", quotient, divisor, dtype=_INT64), dtype=_INT64)
+    return _rest_of(nodes, left, right, _truncated(nodes, left, right))
+
+
+def _rest_of(nodes: Nodes, left: str, right: str, quotient: str) -> str:
+    return nodes.add("Sub", left, nodes.add("Mul", quotient, right, dtype=_INT64), dtype=_INT64)
 
 
 def _floored(nodes: Nodes, left: str, right: str) -> str:
-    """The quotient of what is left after the remainder, which divides without rest."""
-    minus_one, divisor = _without_minus_one(nodes, right)
-    rest = nodes.add("Mod", left, divisor, dtype=_INT64)
-    truncated = nodes.add("Div", left, divisor, dtype=_INT64)
-    own_rest = nodes.add("Sub", left, nodes.add("Mul", truncated, divisor, dtype=_INT64), dtype=_INT64)
-    below = nodes.add("Not", nodes.add("Equal", rest, own_rest, dtype=_BOOL), dtype=_BOOL)
-    floor = nodes.add("Sub", truncated, nodes.cast(below, _INT64), dtype=_INT64)
-    return nodes.add("Where", minus_one, nodes.add("Neg", floor, dtype=_INT64), floor, dtype=_INT64)
+    """The truncated quotient, one less where the remainder with the divisor's sign is another one."""
+    truncated = _truncated(nodes, left, right)
+    same = nodes.add(
+        "Equal", _remainder(nodes, left, right), _rest_of(nodes, left, right, truncated), dtype=_BOOL
+    )
+    below = nodes.cast(nodes.add("Not", same, dtype=_BOOL), _INT64)
+    return nodes.add("Sub", truncated, below, dtype=_INT64)
 
 
 # --- rules for floats ---------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ import pytest
 
 from paritygate.converter.checkpoints.inert_pickle import MAX_STEPS, BadPickle, Global, Stub, read_pickle
 from paritygate.converter.checkpoints.torch_archive import Archive, BadArchive, TensorRef, read_archive
+from paritygate.converter.checkpoints.torch_state import has_weights
+from paritygate.converter.errors import SourceError
 
 torch = pytest.importorskip("torch")
 
@@ -387,3 +389,23 @@ def test_random_damage_never_ends_in_another_error(form: str, tmp_path: Path) ->
             read_archive(tmp_path / "changed.pt")
         except BadArchive as error:
             assert "\n" not in str(error)  # noqa: PT017 - either end is right
+
+
+class Part:
+    """Stands for a module that was pickled whole."""
+
+    def __init__(self, children: dict[str, Part], names: list[str]) -> None:
+        self._modules, self._parameters, self._buffers = children, {}, {}
+        self._non_persistent_buffers_set = names
+
+
+def test_a_list_that_lies_in_many_parts_is_counted_in_each(tmp_path: Path) -> None:
+    names = [f"name{k}" for k in range(1000)]
+    part = Part({}, names)
+    for _ in range(3):
+        part = Part({str(k): part for k in range(100)}, names)
+    torch.save(part, tmp_path / "net.pt")
+    assert (tmp_path / "net.pt").stat().st_size < 100_000
+    content = read_archive(tmp_path / "net.pt").content
+    with pytest.raises(SourceError, match="more parts than any real one"):
+        has_weights(content)

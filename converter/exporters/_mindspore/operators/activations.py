@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from paritygate.converter.exporters._mindspore.emitter import Call, NoForm
-from paritygate.converter.exporters._mindspore.operators.arithmetic import log1p
+from paritygate.converter.exporters._mindspore.operators.arithmetic import elu, log1p
 from paritygate.converter.exporters._mindspore.operators.table import Handler, Table
 from paritygate.converter.exporters._mindspore.values import Value
 
@@ -51,6 +51,9 @@ def _hard_sigmoid(call: Call) -> Value:
     return call.give(call.op("HardSigmoid", call[0], alpha=1 / 6, beta=0.5))
 
 
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
 @TABLE.of("Elu", "EluExt")
 def _elu(call: Call) -> Value:
     return call.give(call.op("Elu", call[0], alpha=float(call.static(1, 1.0))))
@@ -58,12 +61,13 @@ def _elu(call: Call) -> Value:
 
 @TABLE.of("CeLU")
 def _celu(call: Call) -> Value:
-    return call.give(call.op("Celu", call[0], alpha=float(call.static(1, 1.0))))
+    alpha = float(call.static(1, 1.0))
+    return call.give(elu(call, alpha=alpha, input_scale=1.0 / alpha))
 
 
 @TABLE.of("SeLU", "SeLUExt")
 def _selu(call: Call) -> Value:
-    return call.give(call.op("Selu", call[0]))
+    return call.give(elu(call, alpha=_SELU_ALPHA, scale=_SELU_SCALE))
 
 
 @TABLE.of("LeakyReLUExt")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import ml_dtypes
 import numpy as np
 
+from paritygate.converter.exporters import near_zero
 from paritygate.converter.exporters._mindspore import integers
 from paritygate.converter.exporters._mindspore.emitter import Call, NoForm
 from paritygate.converter.exporters._mindspore.operators.table import Handler, Table
@@ -188,32 +190,42 @@ TABLE["Log2"] = _log_of(1 / math.log(2))
 TABLE["Log10"] = _log_of(1 / math.log(10))
 
 
+class _InFloats:
+    """See `near_zero.Writer`: nodes of a call, in one floating dtype."""
+
+    def __init__(self, call: Call, dtype: np.dtype) -> None:
+        self._call = call
+        self._dtype = dtype
+        self.eps = float(ml_dtypes.finfo(dtype).eps)
+
+    def op(self, operator: str, *inputs: str) -> str:
+        return self._call.op(operator, *inputs)
+
+    def number(self, value: float) -> str:
+        return self._call.number(value, self._dtype)
+
+
+def log1p(call: Call, x: str, dtype: np.dtype) -> str:
+    """log(1 + x) that keeps small x."""
+    return str(near_zero.log1p(_InFloats(call, dtype), x))
+
+
+def elu(call: Call, *, alpha: float, scale: float = 1.0, input_scale: float = 1.0) -> str:
+    """An exponential unit that keeps small x, of a call's first argument."""
+    dtype = call.out.dtype
+    write = _InFloats(call, dtype)
+    return str(near_zero.elu(write, call.like(0, dtype), alpha=alpha, scale=scale, input_scale=input_scale))
+
+
 @TABLE.of("Log1p")
 def _log1p(call: Call) -> Value:
     return call.give(log1p(call, call.like(0, call.out.dtype), call.out.dtype))
 
 
-def log1p(call: Call, x: str, dtype: np.dtype) -> str:
-    """log(1 + x) that keeps small x: log(u) * x / (u - 1) with u = 1 + x, and x where u is 1.
-
-    Source: the compensated form of W. Kahan, as in Higham, Accuracy and Stability, 1.14.1.
-    """
-    one = call.number(1, dtype)
-    u = call.op("Add", x, one)
-    gap = call.op("Sub", u, one)
-    none = call.op("Equal", gap, call.number(0, dtype))
-    ratio = call.op("Div", x, call.op("Where", none, one, gap))
-    infinite = call.op("IsInf", u)
-    return call.op("Where", none, x, call.op("Where", infinite, u, call.op("Mul", call.op("Log", u), ratio)))
-
-
 @TABLE.of("Expm1")
 def _expm1(call: Call) -> Value:
-    """exp(x) - 1 as 2 sinh(x/2) exp(x/2), which keeps small x."""
     dtype = call.out.dtype
-    half = call.op("Mul", call.like(0, dtype), call.number(0.5, dtype))
-    product = call.op("Mul", call.op("Sinh", half), call.op("Exp", half))
-    return call.give(call.op("Mul", product, call.number(2, dtype)))
+    return call.give(near_zero.expm1(_InFloats(call, dtype), call.like(0, dtype)))
 
 
 @TABLE.of("Exp2")
