@@ -14,9 +14,7 @@ def test_averaged_weights_are_known_by_a_word(name: str) -> None:
     assert is_averaged(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["semantic_head", "remap", "schema", "swapped", "averager", "thema"]
-)
+@pytest.mark.parametrize("name", ["semantic_head", "remap", "schema", "swapped", "averager", "thema"])
 def test_letters_inside_a_word_say_nothing(name: str) -> None:
     assert not is_averaged(name)
 
