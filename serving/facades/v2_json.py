@@ -10,8 +10,9 @@ docs/protocol/extension_binary_data.md.
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -95,6 +96,10 @@ def decode_request(
         InvalidArgument: With one sentence about the first thing that does not fit.
     """
     view = memoryview(body)
+    if header_length is not None and header_length <= _MAX_KEPT_BYTES:
+        known = _KEPT.get(body[:header_length])
+        if known is not None:
+            return known.with_tensors(_Blobs(view, header_length), model_name, model_version)
     document = parse_json(body if header_length is None else view[:header_length])
     if not isinstance(document, dict):
         raise InvalidArgument(f"the request is a JSON {_kind(document)}; expected an object with 'inputs'.")
@@ -106,7 +111,60 @@ def decode_request(
     request = InferRequest(
         model_name, model_version, inputs, outputs, _decode_id(document.get("id")), parameters
     )
+    if header_length is not None and header_length <= _MAX_KEPT_BYTES:
+        _keep(body[:header_length], document, request, binary_default=binary_default)
     return WireRequest(request, binary_default)
+
+
+@dataclass(slots=True, frozen=True)
+class _Head:
+    """What the JSON before binary tensors says, decoded once for all requests that begin with the same bytes.
+
+    Attributes:
+        inputs: Name, element type, wire name of it, shape and number of bytes of each.
+        request: The first request that began so, without its tensors; nothing of it is ever changed.
+        binary_default: See `WireRequest`.
+    """
+
+    inputs: tuple[tuple[str, DType, str, tuple[int, ...], int], ...]
+    request: InferRequest
+    binary_default: bool
+
+    def with_tensors(self, blobs: _Blobs, model_name: str, model_version: str) -> WireRequest:
+        """A request with tensors of its own; checked as those of the first one were."""
+        inputs = [
+            InferTensor(
+                name, datatype, v2_binary.decode_raw(name, dtype, datatype, shape, blobs.take(name, size))
+            )
+            for name, dtype, datatype, shape, size in self.inputs
+        ]
+        blobs.check_used_up()
+        first = self.request
+        request = InferRequest(
+            model_name, model_version, inputs, list(first.outputs), first.id, dict(first.parameters)
+        )
+        return WireRequest(request, self.binary_default)
+
+
+_KEPT: OrderedDict[bytes, _Head] = OrderedDict()
+_MAX_KEPT = 512
+_MAX_KEPT_BYTES = 4096
+"""Bytes of JSON that are kept; what is not an id or a shape hardly differs between a client's requests."""
+
+
+def _keep(text: bytes, document: Mapping[str, Any], request: InferRequest, *, binary_default: bool) -> None:
+    """Remember a head that was found right, if all of its tensors are binary; of many the oldest is forgotten."""
+    if request.id or any("data" in item for item in document["inputs"]):
+        return  # an id differs each time
+    inputs = tuple(
+        (tensor.name, DATATYPES[tensor.datatype], tensor.datatype, tensor.array.shape,
+         item["parameters"]["binary_data_size"])
+        for tensor, item in zip(request.inputs, document["inputs"], strict=True)
+    )  # fmt: skip
+    first = replace(request, inputs=[], outputs=list(request.outputs), parameters=dict(request.parameters))
+    _KEPT[text] = _Head(inputs, first, binary_default)
+    if len(_KEPT) > _MAX_KEPT:
+        _KEPT.popitem(last=False)
 
 
 class _Blobs:
