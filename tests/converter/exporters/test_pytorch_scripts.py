@@ -62,11 +62,12 @@ def test_loops_and_branches_on_sizes_are_kept(tmp_path: Path) -> None:
 
 
 def test_argument_that_is_no_tensor_is_fixed_and_said(tmp_path: Path) -> None:
-    bundle = proven(export(script(Branching()), tmp_path, inputs={"x": ROWS, "ids": IDS, "rounds": 4}))
+    scripted = script(Branching())
+    bundle = proven(export(scripted, tmp_path, inputs={"x": ROWS, "ids": IDS, "rounds": 4}))
     assert "Argument 'rounds' is fixed at 4 in the graph." in bundle.manifest["notes"]
     probe = next(iter(bundle.probes()))
     feeds = {name: torch.from_numpy(value) for name, value in probe.inputs.items()}
-    expected = script(Branching())(**feeds, rounds=4)
+    expected = scripted(**feeds, rounds=4)
     np.testing.assert_array_equal(probe.outputs["sum"], expected["sum"].detach().numpy())
 
 
