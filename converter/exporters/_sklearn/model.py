@@ -34,7 +34,7 @@ from paritygate.converter.exporters._sklearn.inner_trees import inner_forests
 from paritygate.converter.exporters._sklearn.inputs import as_columns, as_served, undeclared_input
 from paritygate.converter.exporters._sklearn.pools import acceptable, first_example, learnt_rows
 from paritygate.converter.exporters._sklearn.scales import is_far, scales_by_input
-from paritygate.converter.exporters._sklearn.texts import takes_texts
+from paritygate.converter.exporters._sklearn.texts import lowering_note, takes_texts
 from paritygate.converter.exporters._sklearn.thresholds import missing_rows, threshold_rows
 from paritygate.converter.exporters._sklearn.trees import ensemble_of, sparse_fed
 from paritygate.converter.exporters._trees.edges import asked_note, edge_rows, is_clear
@@ -133,6 +133,8 @@ class EstimatorModel(SourceModel):
         """Write the estimator with skl2onnx, its outputs in the source's own form."""
         with sparse_fed(self._given_sparse(request.example)):
             model = self._convert(request)
+        said = (lowering_note(path, part) for path, part in parts(self._estimator))
+        self.notes += [note for note in said if note is not None and note not in self.notes]
         narrow_inputs(model.graph, request.inputs)
         answers = self.run(request.example)
         opset = settle_opsets(model, request.opset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from paritygate.converter.errors import UnsupportedOperator
@@ -27,6 +27,10 @@ _BETWEEN = (
 
 _LOOKALIKES = {"i": "\u0130", "k": "\u212a", "s": "\u017f"}
 """Letters that are lowered to a letter of ASCII, or to it and a dot, or stay what they are."""
+
+_STRAY_SHARE = 0.01
+"""Share of the vocabulary that may be words whose capitals onnxruntime lowers otherwise: a note says so of them.
+A model of English texts knows a few words of other alphabets; a model of Greek is refused."""
 
 _WAY_OUT = "Lower the texts before they get here, and fit it with lowercase=False."
 
@@ -121,6 +125,39 @@ def refuse_unlike(path: str, part: Any) -> None:
         reason = _why_unlike(word, part, pattern, stopped)
         if reason is not None:
             raise _refusal(path, part, reason)
+    lowered = _lowered_otherwise(part, pattern)
+    if len(lowered) > _STRAY_SHARE * len(part.vocabulary_):
+        raise _refusal(path, part, next(iter(lowered.values())))
+
+
+def lowering_note(path: str, part: Any) -> str | None:
+    """What to say of the few words whose capitals the graph does not know."""
+    lowered = _lowered_otherwise(part, token_pattern(path, part)) if is_vectorizer(part) else {}
+    if not lowered:
+        return None
+    return (
+        f"Words that are not found when they come in capitals, and so are asked in small letters only: "
+        f"{len(lowered)} of the {len(part.vocabulary_)} of {path}. For one, {next(iter(lowered.values()))}"
+    )
+
+
+def _lowered_otherwise(part: Any, pattern: TokenPattern) -> dict[str, str]:
+    """Words of the vocabulary whose capitals onnxruntime lowers to something else, and why."""
+    if not part.lowercase:
+        return {}
+    reasons = {word: _why_lowered_otherwise(word, pattern) for word in part.vocabulary_}
+    return {word: reason for word, reason in reasons.items() if reason is not None}
+
+
+def _why_lowered_otherwise(word: str, pattern: TokenPattern) -> str | None:
+    if _hangs_on_context(word):
+        return (
+            f"it knows {word!r}, and whether a capital \u03a3 becomes \u03c3 or \u03c2 hangs on what follows, "
+            f"which onnxruntime does not look at. {_WAY_OUT}"
+        )
+    if pattern.hides_dotted_i and "i\u0307" in word:
+        return f"it knows {word!r}, and onnxruntime lowers \u0130 to an i without the dot above. {_WAY_OUT}"
+    return None
 
 
 def _why_unlike(word: str, part: Any, pattern: TokenPattern, stopped: Iterable[str]) -> str | None:
@@ -130,13 +167,6 @@ def _why_unlike(word: str, part: Any, pattern: TokenPattern, stopped: Iterable[s
     if pattern.is_filtered and re.fullmatch(part.token_pattern, word) is None:
         pattern_given = part.token_pattern
         return f"its vocabulary has {word!r}, which its token_pattern {pattern_given!r} never gives. Leave it out."
-    if part.lowercase and _hangs_on_context(word):
-        return (
-            f"it knows {word!r}, and whether a capital \u03a3 becomes \u03c3 or \u03c2 hangs on what follows, "
-            f"which onnxruntime does not look at. {_WAY_OUT}"
-        )
-    if pattern.hides_dotted_i and "i\u0307" in word:
-        return f"it knows {word!r}, and onnxruntime lowers \u0130 to an i without the dot above. {_WAY_OUT}"
     return None
 
 
@@ -166,7 +196,9 @@ def _refusal(path: str, part: Any, reason: str) -> UnsupportedOperator:
 def known_texts(part: Any) -> Iterator[str]:
     """Texts with each word of a vectorizer's vocabulary, small, in capitals and with one, and beside anything."""
     words = sorted(part.vocabulary_, key=lambda word: part.vocabulary_[word])
-    yield from _beside_others(words[:: max(len(words) // _WORDS_BESIDE_OTHERS, 1)])
+    small = _asked_small(part)
+    usual = [word for word in words if word not in small] or words
+    yield from _beside_others(usual[:: max(len(usual) // _WORDS_BESIDE_OTHERS, 1)])
     finds = part.build_analyzer()
     for form in range(3 if len(words) <= _WORDS_IN_ALL_FORMS else 1):
         for start in range(0, len(words), _WORDS_IN_TEXT):
@@ -174,15 +206,24 @@ def known_texts(part: Any) -> Iterator[str]:
             text = " ".join(chosen)
             # A pattern that does not split at a space finds none of them in one text.
             texts = [text] if set(chosen) <= set(finds(text)) else chosen
-            yield from _in_forms(texts, form) if len(texts) > 1 else [" ".join(_in_forms(chosen, form))]
+            written = _in_forms(chosen, form, small)
+            yield from written if len(texts) > 1 else [" ".join(written)]
 
 
-def _in_forms(words: Sequence[str], form: int) -> list[str]:
-    """Each word small, in capitals or with one, those after each other in different forms."""
+def _asked_small(part: Any) -> Collection[str]:
+    """Words that are not asked in capitals, see `lowering_note`; none of one that is refused before long."""
+    try:
+        return _lowered_otherwise(part, token_pattern("", part)).keys()
+    except (UnsupportedOperator, TypeError):  # no pattern at all beside a tokenizer of the user's own
+        return ()
+
+
+def _in_forms(words: Sequence[str], form: int, small: Collection[str]) -> list[str]:
+    """Each word small, in capitals or with one, those after each other in different forms; some always small."""
     forms = (str, str.upper, str.title)
     found = []
     for place, word in enumerate(words):
-        written = forms[(place + form) % 3](word)
+        written = word if word in small else forms[(place + form) % 3](word)
         # A word that capitals do not lead back to would never be asked where only one form is.
         found.append(written if form or written.lower() == word else word)
     return found

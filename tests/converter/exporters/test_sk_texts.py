@@ -177,6 +177,21 @@ def test_capitals_that_python_lowers_by_what_stands_around_them(
     np.testing.assert_allclose(given, model.predict([asked]), atol=1e-5)
 
 
+def test_a_stray_word_with_a_final_sigma_is_noted_and_asked_small(tmp_path: Path) -> None:
+    words = [f"word{k}" for k in range(150)]
+    texts = [" ".join(words), "\u03bf\u03b4\u03bf\u03c2 word1"]
+    model = _model(CountVectorizer(), texts * 3)
+    bundle = _export(model, tmp_path)
+    (note,) = [note for note in bundle.manifest["notes"] if "small letters only" in note]
+    assert "1 of the 151" in note
+    assert "'\u03bf\u03b4\u03bf\u03c2'" in note
+    assert validate_bundle(bundle).verdict == "pass"
+    session = onnxruntime.InferenceSession(bundle.model_bytes())
+    asked = ["\u03bf\u03b4\u03bf\u03c2 WORD1", "Word7 word8"]
+    (given,) = session.run(None, {"text": np.array([asked], dtype=object).T})
+    np.testing.assert_allclose(given, model.predict(asked), atol=1e-5)
+
+
 _REFUSED: dict[str, tuple[Callable[[], Any], list[str], str]] = {
     "final-sigma": (
         TfidfVectorizer,
