@@ -116,7 +116,7 @@ def _divide(
 
 
 def _compare(form: str) -> Callable[..., None]:
-    """A handler of a comparison, which ONNX has for int32 and int64 since opset 9."""
+    """A handler of a comparison, which is made in int64."""
 
     def handler(graph: Any, node: Any, _name: str, _args: Any) -> None:
         dtype = graph.get_dtype(node.input[0])
@@ -124,7 +124,7 @@ def _compare(form: str) -> Callable[..., None]:
             _as_tf2onnx_does(graph, node)
             return
         nodes, values = Nodes(graph, node), list(node.input)
-        if dtype not in (TensorProto.INT32, TensorProto.INT64):
+        if dtype != TensorProto.INT64:  # int32 too: tf2onnx turns the counters of loops into int64 later on
             values = [nodes.cast(value, TensorProto.INT64) for value in values]
         if dtype == TensorProto.UINT64:  # the upper half came out negative; moved by 2**63 the order is right
             lowest = nodes.whole(np.iinfo(np.int64).min)
