@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 
-def to_blame(dims: Sequence[str], works: Callable[[Iterable[str]], bool]) -> str | None:
-    """A size that has to be fixed for a conversion to work.
+def to_blame(dims: Sequence[str], works: Callable[[Iterable[str]], bool]) -> str:
+    """A size that has to be fixed for a conversion to work, which works with all of them fixed.
 
     One that suffices alone is taken. Where several have to be fixed together, all are fixed first and opened again
     one by one: what cannot be opened again is to blame, and the first of those is given.
@@ -14,12 +14,7 @@ def to_blame(dims: Sequence[str], works: Callable[[Iterable[str]], bool]) -> str
     Args:
         dims: The open sizes, the most suspicious first.
         works: Whether the conversion works with these of them open.
-
-    Returns:
-        None where it does not work with all of them fixed either.
     """
-    if not dims or not works(()):
-        return None
     for dim in dims:
         if works([other for other in dims if other != dim]):
             return dim

@@ -19,7 +19,7 @@ from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ConverterError, ExportError
 from paritygate.converter.exporters.binding import Binding
 from paritygate.converter.exporters.edges import edge_cases, unasked_note
-from paritygate.converter.exporters.telling import telling_sizes
+from paritygate.converter.exporters.telling import TellingSizes, telling_sizes
 from paritygate.converter.parity.feeds import EXTREMES, WIDE, Case, make_feeds, plan_cases
 from paritygate.converter.parity.likeness import Moments, as_example, example_moments, like_cases
 from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, TensorSpec
@@ -186,12 +186,15 @@ def capture(
     """
     said = Capture()
     asker = _Asker(source, binding, dtypes, said, wide=config.float64)
-    for question in _planned(source, binding, config):
+    told, edges = telling_sizes(source.model, binding), source.model.edges()
+    for question in _planned(source, binding, config, told):
         asker.ask(question, must=question.case == BASE_CASE)
+    for case, dims, feeds in edge_cases(binding, edges):
+        asker.ask(_Question(case, dims, feeds), must=False)
     for index, sample in enumerate(config.samples):
         asker.ask_sample(_sample_question(binding, sample, index), keep=config.include_samples)
-    said.notes += [note for sizes in telling_sizes(source.model, binding).values() for note in sizes.untold]
-    said.notes += unasked_note(binding, source.model.edges())
+    said.notes += [note for sizes in told.values() for note in sizes.untold]
+    said.notes += unasked_note(binding, edges)
     said.notes += _unasked(said.probes, _told_ranges(source.model, binding))
     return said
 
@@ -199,7 +202,7 @@ def capture(
 def ask_each_size(source: NamedSource, binding: Binding, config: ExportConfig) -> None:
     """Ask a source that `traces_anew` once at the sizes of every planned case; its answers are dropped."""
     asked: list[dict[str, int]] = []
-    for question in _planned(source, binding, config):
+    for question in _planned(source, binding, config, telling_sizes(source.model, binding)):
         if question.dims not in asked:
             asked.append(question.dims)
             with suppress(SourceRejected):  # said of the case itself, when it is asked in earnest
@@ -233,13 +236,15 @@ _ORDINARY = (BASE_CASE, "sweep:", "joint:")
 """Cases of ordinary values: single precision overflows in none of them, where the model is of any use."""
 
 
-def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Iterator[_Question]:
+def _planned(
+    source: NamedSource, binding: Binding, config: ExportConfig, told: Mapping[str, TellingSizes]
+) -> Iterator[_Question]:
     signature = Signature(binding.inputs, ())
     ranges = integer_ranges(source.model, binding, config)
     known = _known_ranges(source.model, binding, config)
     free = any(spec.dtype.is_integer and spec.shape and spec.name not in known for spec in binding.inputs)
     wide = source.model.whole_numbers and free
-    telling = {dim: sizes.asked for dim, sizes in telling_sizes(source.model, binding).items()}
+    telling = {dim: sizes.asked for dim, sizes in told.items()}
     cases = plan_cases(signature, trace_dims=binding.trace_dims, seed=config.seed, wide=wide, telling=telling)
     moments = {} if source.model.example is None else example_moments(binding.inputs, binding.example)
     likes = _like_cases(binding, moments, config.seed + len(cases))
@@ -250,8 +255,6 @@ def _planned(source: NamedSource, binding: Binding, config: ExportConfig) -> Ite
             feeds = as_example(binding.inputs, feeds, moments)
         yield _Question(case.name, dict(case.dims), _acceptable(source.model, binding, feeds))
     yield from _beside_constants(source, binding, cases[0], ranges, known)
-    for name, dims, feeds in edge_cases(binding, source.model.edges()):
-        yield _Question(name, dims, feeds)
 
 
 def _beside_constants(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import onnx
 
-from paritygate.converter.graph.inspect import subgraphs
+from paritygate.converter.graph.inspect import graphs
 
 _DECIDING = frozenset((
     "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "Clip", "Max", "Min", "Mod", "Div",
@@ -26,7 +25,7 @@ def deciding_constants(model: onnx.ModelProto) -> list[int]:
     """
     known: dict[str, onnx.TensorProto] = {}
     found: list[int] = []
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         known |= {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
             for attribute in node.attribute:
@@ -35,13 +34,6 @@ def deciding_constants(model: onnx.ModelProto) -> list[int]:
             if node.op_type in _DECIDING:
                 found += [n for name in node.input if name in known for n in _numbers(known[name])]
     return [number for number in dict.fromkeys(found) if number not in (0, 1)]
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from _graphs(inner)
 
 
 def _numbers(tensor: onnx.TensorProto) -> list[int]:

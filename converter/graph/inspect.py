@@ -106,6 +106,14 @@ def is_contained(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts and str(path) == name and name != "."
 
 
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those inside its nodes, the outer ones first."""
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from graphs(inner)
+
+
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs that a node holds in its attributes: branches, loop bodies."""
     for attribute in node.attribute:

@@ -14,13 +14,13 @@ So a divisor of -1 never reaches a kernel; the quotient wraps, and the rest is 0
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 
-from paritygate.converter.graph.inspect import subgraphs
+from paritygate.converter.graph.inspect import graphs, subgraphs
 
 _HALF = 2**32
 _FOLDED = {"Max": "Greater", "Min": "Less"}
@@ -38,19 +38,12 @@ def keep_integers_exact(model: onnx.ModelProto) -> None:
     Args:
         model: Changed in place; opset 10 or later. Weights are not touched.
     """
-    if not any(node.op_type in _MENDED for graph in _graphs(model.graph) for node in graph.node):
+    if not any(node.op_type in _MENDED for graph in graphs(model.graph) for node in graph.node):
         return
     facts = _Facts.of(model)
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         if any(facts.is_to_mend(node) for node in graph.node):
             _rewrite(graph, facts)
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from _graphs(inner)
 
 
 @dataclass
@@ -147,9 +140,7 @@ def _never_minus_one(tensor: onnx.TensorProto) -> bool:
 def _element_types(model: onnx.ModelProto) -> dict[str, int]:
     """Element types by name; inferred, without the weights' values, only where the file does not tell them all."""
     types = _told_types(model.graph)
-    asked = (
-        node.input[0] for graph in _graphs(model.graph) for node in graph.node if node.op_type in _MENDED
-    )
+    asked = (node.input[0] for graph in graphs(model.graph) for node in graph.node if node.op_type in _MENDED)
     if all(name in types for name in asked):
         return types
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
@@ -174,7 +165,7 @@ def _without_values(graph: onnx.GraphProto) -> onnx.GraphProto:
 
 def _told_types(graph: onnx.GraphProto) -> dict[str, int]:
     types: dict[str, int] = {}
-    for each in _graphs(graph):
+    for each in graphs(graph):
         types |= {tensor.name: tensor.data_type for tensor in each.initializer}
         for value in (*each.input, *each.output, *each.value_info):
             if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:

@@ -292,8 +292,9 @@ class JaxModel(SourceModel):
                 return False
             return True
 
-        blamed = to_blame(list(sizes), lowers)
-        return error if blamed is None else DimCannotVary(blamed, str(error).rstrip("."))
+        if not sizes or not lowers(()):
+            return error
+        return DimCannotVary(to_blame(list(sizes), lowers), str(error).rstrip("."))
 
 
 def _blind(value: Any) -> Any:

@@ -109,23 +109,30 @@ def _verdict(
     inputs: Sequence[TensorSpec],
     sizes: Mapping[str, int],
 ) -> Exception:
-    """The size to blame, those that the error names first; or that it cannot be traced at all."""
+    """The size to blame, those that the error names first; or what hinders the trace at fixed sizes too."""
     text = str(error)
     named = [dim for dim in sizes if re.search(rf"\b{re.escape(dim)}\b", text)]
     place = place_of(error)
     said = f"{first_line(error)}{f' at {place}' if place else ''}"
 
-    def traces(opened: Iterable[str]) -> bool:
+    def refusal(opened: Iterable[str]) -> Exception | None:
         try:
             trace(function, _avals(inputs, list(opened), sizes))
-        except Exception:  # noqa: BLE001 - whatever it raises, it cannot be traced so
-            return False
-        return True
+        except MemoryError:  # says nothing of the sizes
+            raise
+        except Exception as refused:  # noqa: BLE001 - judged below: a verdict on these sizes, or told
+            return refused
+        return None
 
-    blamed = to_blame([*named, *(dim for dim in sizes if dim not in named)], traces)
-    if blamed is not None:
-        return DimCannotVary(blamed, f"JAX cannot trace it open: {said}")
-    return ExportError(f"JAX cannot trace the model: {said}.")
+    fixed = refusal(()) if sizes else error
+    if isinstance(fixed, ExportError):
+        return fixed
+    if fixed is not None:
+        at = place_of(fixed)
+        return ExportError(f"JAX cannot trace the model{f' at {at}' if at else ''}: {first_line(fixed)}.")
+    suspects = [*named, *(dim for dim in sizes if dim not in named)]
+    blamed = to_blame(suspects, lambda opened: refusal(opened) is None)
+    return DimCannotVary(blamed, f"JAX cannot trace it open: {said}")
 
 
 def _avals(

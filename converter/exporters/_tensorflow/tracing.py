@@ -35,34 +35,34 @@ def traced(
         DimCannotVary: If its Python code needs to know a size (`range(x.shape[0])`).
         ExportError: If it cannot be traced at fixed sizes either.
     """
-    refusals = []
+    found = _tried(traceable, inputs)
+    if not isinstance(found, Exception):
+        return found
+    at_fixed = _tried(traceable, fixed)
+    if isinstance(at_fixed, Exception):
+        raise ExportError(f"TensorFlow cannot trace it into a graph: {telling_line(at_fixed)}") from at_fixed
+    dims = list(dict.fromkeys(dim for spec in inputs for dim in spec.shape if isinstance(dim, str)))
+    blamed = to_blame(
+        dims, lambda opened: not isinstance(_tried(traceable, _with(inputs, fixed, opened)), Exception)
+    )
+    raise DimCannotVary(blamed, f"TensorFlow cannot trace it open: {telling_line(found)}") from found
+
+
+def _tried(traceable: Traceable, inputs: Sequence[TensorSpec]) -> tuple[Any, list[Any]] | Exception:
+    """The function, traced, and its signature; or what the trace of the code as it stands raised."""
+    refused: Exception | None = None
     for autograph in (False, True):
         function, signature = traceable(inputs, autograph=autograph)
-        refused = _refusal(function, signature)
-        if refused is None:
+        try:
+            function.get_concrete_function(*signature)
+        except (ConverterError, MemoryError):  # says nothing of the sizes
+            raise
+        except Exception as error:  # noqa: BLE001 - given back: a verdict on these sizes, or told
+            refused = refused or error
+        else:
             return function, signature
-        refusals.append(refused)
-    said = telling_line(refusals[0])
-    dims = list(dict.fromkeys(dim for spec in inputs for dim in spec.shape if isinstance(dim, str)))
-    blamed = to_blame(dims, lambda opened: _is_traced(traceable, _with(inputs, fixed, opened)))
-    if blamed is None:
-        raise ExportError(f"TensorFlow cannot trace it into a graph: {said}") from refusals[0]
-    raise DimCannotVary(blamed, f"TensorFlow cannot trace it open: {said}") from refusals[0]
-
-
-def _is_traced(traceable: Traceable, inputs: Sequence[TensorSpec]) -> bool:
-    return any(_refusal(*traceable(inputs, autograph=autograph)) is None for autograph in (False, True))
-
-
-def _refusal(function: Any, signature: Sequence[Any]) -> Exception | None:
-    """What the tracing raises; the traced function is kept by the function itself."""
-    try:
-        function.get_concrete_function(*signature)
-    except ConverterError:
-        raise
-    except Exception as error:  # noqa: BLE001 - it is raised by the caller, in one line
-        return error
-    return None
+    assert refused is not None  # neither way returned
+    return refused
 
 
 def _with(
