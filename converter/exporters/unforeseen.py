@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,9 +87,9 @@ def _is_raised_here(error: Exception) -> bool:
     """
     if not isinstance(error, ValueError | AssertionError) or error.__traceback__ is None:
         return False
-    frame = list(traceback.walk_tb(error.__traceback__))[-1][0]
     last = error.__traceback__
     while last.tb_next is not None:
         last = last.tb_next
-    raised = dis.opname[frame.f_code.co_code[last.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
-    return raised and Path(frame.f_code.co_filename).is_relative_to(_OURS)
+    code = last.tb_frame.f_code
+    raised = dis.opname[code.co_code[last.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+    return raised and Path(code.co_filename).is_relative_to(_OURS)

@@ -212,9 +212,11 @@ def known_texts(part: Any) -> Iterator[str]:
 
 def _asked_small(part: Any) -> Collection[str]:
     """Words that are not asked in capitals, see `lowering_note`; none of one that is refused before long."""
+    if part.token_pattern is None:  # beside a tokenizer of the user's own
+        return ()
     try:
         return _lowered_otherwise(part, token_pattern("", part)).keys()
-    except (UnsupportedOperator, TypeError):  # no pattern at all beside a tokenizer of the user's own
+    except UnsupportedOperator:  # the conversion says so, with the vectorizer's place
         return ()
 
 
