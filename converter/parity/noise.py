@@ -21,7 +21,7 @@ from paritygate.converter.bundle import Probe
 from paritygate.converter.errors import ModelRunError
 from paritygate.converter.parity.feeds import EDGES, EXTREMES
 from paritygate.converter.parity.metrics import float_distance, rmse
-from paritygate.converter.parity.nudging import nudge
+from paritygate.converter.parity.nudging import is_uniform, nudge
 from paritygate.converter.runtime.onnxruntime import Session
 from paritygate.converter.types import Array, DType, Feeds
 
@@ -81,6 +81,41 @@ def measure_noise(
         if largest > 0.0:
             noise[key] = Rounding(largest, _peaks_for(key, (source, conditioning)))
     return noise
+
+
+def add_own_rounding(
+    noise: Noise,
+    probes: Sequence[Probe],
+    served: Session,
+    moved: Session | None,
+    scales: Mapping[tuple[str, str], Array],
+) -> Noise:
+    """The noise, with what the optimised session itself rounds in cases whose inputs repeat one value.
+
+    Kernels of the optimiser sum in another order and round more. Elsewhere the error of one position says nothing
+    of the next, so sums and means over positions hide it; where all hold the same value all err alike.
+
+    Args:
+        noise: What was measured with graph optimisations off.
+        probes: The cases in question (`of_one_value`).
+        served: The session as it will serve.
+        moved: The same with every weight moved by one unit in the last place; None if it has no weights.
+        scales: Scale of each output by case and output.
+    """
+    more = {
+        key: value for probe in probes for key, value in _conditioning(probe, served, moved, scales).items()
+    }
+    return noise | {
+        key: Rounding(max(noise[key].rms, own.rms), np.maximum(noise[key].peaks, own.peaks))
+        for key, own in more.items()
+        if key in noise
+    }
+
+
+def of_one_value(probe: Probe) -> bool:
+    """Whether every float input of a case that holds more than one number repeats a single value."""
+    several = [a for a in probe.inputs.values() if a.size > 1 and DType.from_numpy(a.dtype).is_floating]
+    return bool(several) and all(is_uniform(array) for array in several)
 
 
 def _peaks_for(key: tuple[str, str], parts: Sequence[Noise]) -> Array:

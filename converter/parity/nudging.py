@@ -33,9 +33,19 @@ jump at it (a threshold, the factors of Resize, the step of a quantiser), so it 
 
 
 def nudge(feeds: Feeds, seed: int = 0) -> dict[str, Array]:
-    """The same inputs with every float moved up or down by one unit in the last place, the same way each time."""
+    """The same inputs with every float moved up or down by one unit in the last place, the same way each time.
+
+    An array of one repeated value moves as a whole: what is computed of equal values rounds equally everywhere.
+    """
     rng = np.random.RandomState(seed)
-    return {name: _nudged(array, rng) for name, array in feeds.items()}
+    return {name: _nudged(array, rng, as_one=is_uniform(array)) for name, array in feeds.items()}
+
+
+def is_uniform(array: Array) -> bool:
+    """Whether an array of floats repeats a single value."""
+    if array.size < 2 or not DType.from_numpy(array.dtype).is_floating:
+        return False
+    return bool((array == array.flat[0]).all())
 
 
 def nudge_weights(
@@ -108,10 +118,10 @@ def _moved(array: Array, rng: np.random.RandomState) -> Array:
     return np.where((array != 0) & np.isfinite(moved.astype(np.float64)), moved, array).astype(array.dtype)
 
 
-def _nudged(array: Array, rng: np.random.RandomState) -> Array:
+def _nudged(array: Array, rng: np.random.RandomState, *, as_one: bool = False) -> Array:
     if not DType.from_numpy(array.dtype).is_floating:
         return array
-    up = rng.randint(2, size=array.shape, dtype=np.int8) == 1
+    up = rng.randint(2, size=() if as_one else array.shape, dtype=np.int8) == 1
     if array.dtype == ml_dtypes.bfloat16:
         # The neighbours of a bfloat16 are those of its bits; zero is left alone, as it has none that matters.
         bits = array.view(np.uint16).astype(np.int32)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paritygate.converter.bundle import Bundle
+from paritygate.converter.bundle import Bundle, Probe
 from paritygate.converter.errors import ModelInvalid
-from paritygate.converter.parity.noise import measure_noise
+from paritygate.converter.parity.noise import Noise, add_own_rounding, measure_noise, of_one_value
 from paritygate.converter.parity.nudging import nudge_weights
 from paritygate.converter.parity.replay import BASE, Replay, runtime_info
 from paritygate.converter.parity.report import (
@@ -56,27 +56,49 @@ def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None)
         served = open_session(model, external_data=weights)
     except ModelInvalid as error:
         return _unloadable(bundle, replay, str(error), version)
-    noise = measure_noise(replay.probes, plain, replay.scales, _with_moved_weights(model, weights))
+    moved = _with_moved_weights(model, weights, optimize=False)
     del model, weights
+    noise = measure_noise(replay.probes, plain, replay.scales, moved)
+    del moved
     replay, noise = replay.with_noise(noise, plain)
     tested = self_test(
         replay.base.outputs, replay.contexts(replay.base, noise), replay.tolerance, replay.weights
     )
-    figures = [
-        figure
-        for session in (plain, served)
-        for probe in replay.probes
-        for figure in replay.figures(probe, session, noise)
-    ]
+    figures = _figures(replay, (plain, served), noise)
+    unexplained = _unexplained(replay, figures)
+    if unexplained:
+        moved = _with_moved_weights(bundle.model_bytes(), bundle.external_data(), optimize=True)
+        noise = add_own_rounding(noise, unexplained, served, moved, replay.scales)
+        figures = _figures(replay, (plain, served), noise)
     return _certify(bundle, replay, served, tested, figures)
 
 
-def _with_moved_weights(model: bytes, external_data: Mapping[str, bytes]) -> Session | None:
+def _figures(replay: Replay, sessions: Sequence[Session], noise: Noise) -> list[Figure]:
+    return [
+        figure
+        for session in sessions
+        for probe in replay.probes
+        for figure in replay.figures(probe, session, noise)
+    ]
+
+
+def _unexplained(replay: Replay, figures: Sequence[Figure]) -> list[Probe]:
+    """Cases of one repeated value in which the optimised session is off by more than the plain one's rounding.
+
+    Only these are measured again, with a second optimised session: it takes as long to open as the first.
+    """
+    off = {figure.case for figure in figures if figure.optimized and (figure.noise_error or 0.0) > 1.0}
+    return [probe for probe in replay.probes if probe.case in off and of_one_value(probe)]
+
+
+def _with_moved_weights(
+    model: bytes, external_data: Mapping[str, bytes], *, optimize: bool
+) -> Session | None:
     moved = nudge_weights(model, external_data)
-    return (
-        None
-        if moved is None
-        else open_session(moved[0], external_data=moved[1], optimize=False, intra_op_threads=1)
+    if moved is None:
+        return None
+    return open_session(
+        moved[0], external_data=moved[1], optimize=optimize, intra_op_threads=0 if optimize else 1
     )
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
-from paritygate.converter.bundle import Bundle
+from paritygate.converter.bundle import Bundle, Probe
 from paritygate.converter.parity import attest, validate_bundle
-from paritygate.converter.parity.noise import Noise, measure_noise
+from paritygate.converter.parity.noise import Noise, measure_noise, of_one_value
 from paritygate.converter.parity.replay import Replay
 from paritygate.converter.runtime.onnxruntime import open_session
 from paritygate.converter.types import Array, DType, Feeds, Signature, TensorSpec
@@ -135,3 +136,90 @@ def test_integer_inputs_are_no_reason_to_measure_nothing(tmp_path: Path) -> None
     bundle = seal(tmp_path, twin.model(), twin.signature, lambda feeds: twin.answer(feeds, np.float32))
     figures = validate_bundle(bundle).figures
     assert all(figure.noise and figure.noise > 1e-9 for figure in figures if figure.output == "y")
+
+
+def _kernel(out: int, into: int) -> Array:
+    drawn = np.random.default_rng(0).standard_normal((out, into, 3, 3))
+    return (drawn / np.sqrt(into * 9)).astype(np.float32)
+
+
+class Pooled:
+    """Three convolutions and a mean over all positions: x float32[batch, 3, 96, 96] -> y float32[batch, 48]."""
+
+    signature = Signature(
+        (TensorSpec("x", DType.FLOAT32, ("batch", 3, 96, 96)),),
+        (TensorSpec("y", DType.FLOAT32, ("batch", 48)),),
+    )
+
+    def __init__(self) -> None:
+        self.weights = {
+            f"w{k}": _kernel(out, into) for k, (into, out) in enumerate([(3, 32), (32, 48), (48, 48)])
+        }
+
+    def model(self, dtype: DType = DType.FLOAT32, factor: float = 1.0) -> onnx.ModelProto:
+        """The graph, in one dtype throughout, with one weight of the last convolution times `factor`."""
+        nodes = []
+        for k in range(3):
+            before = f"r{k - 1}" if k else "x"
+            stride = [2, 2] if k else [1, 1]
+            pads = [1, 1, 1, 1]
+            nodes.append(helper.make_node("Conv", [before, f"w{k}"], [f"c{k}"], pads=pads, strides=stride))
+            nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k}"]))
+        nodes.append(helper.make_node("GlobalAveragePool", ["r2"], ["pooled"]))
+        nodes.append(helper.make_node("Flatten", ["pooled"], ["y"]))
+        weights = {name: value.astype(dtype.numpy) for name, value in self.weights.items()}
+        weights["w2"][0, 0, 1, 1] *= factor
+        signature = Signature(
+            *(
+                tuple(TensorSpec(spec.name, dtype, spec.shape) for spec in side)
+                for side in (self.signature.inputs, self.signature.outputs)
+            )
+        )
+        return model_of(nodes, signature, weights)
+
+    def bundle(self, directory: Path, factor: float = 1.0) -> Bundle:
+        source = ReferenceEvaluator(self.model())
+        wide = ReferenceEvaluator(self.model(DType.FLOAT64))  # onnxruntime convolves no float64
+        return seal(
+            directory,
+            self.model(factor=factor),
+            self.signature,
+            lambda feeds: {"y": source.run(None, dict(feeds))[0]},
+            wide=lambda feeds: {"y": wide.run(None, {"x": feeds["x"].astype(np.float64)})[0]},
+            cases=lambda cases: [case for case in cases if case.name in ("base", "extreme:ones")],
+        )
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.01, "fail")])
+def test_what_the_optimiser_rounds_alike_at_all_positions_is_rounding(
+    tmp_path: Path, factor: float, verdict: str
+) -> None:
+    certificate = validate_bundle(Pooled().bundle(tmp_path, factor))
+    assert certificate.verdict == verdict, certificate.reason
+
+
+def test_the_optimised_session_is_asked_for_its_own_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Pooled().bundle(tmp_path)
+    monkeypatch.setattr("paritygate.converter.parity.validate.add_own_rounding", lambda noise, *_: noise)
+    certificate = validate_bundle(bundle)
+    if certificate.verdict == "pass":
+        pytest.skip("onnxruntime has no kernel for this processor that sums in another order")
+    assert "extreme:ones" in certificate.reason
+
+
+@pytest.mark.parametrize(
+    ("inputs", "repeats"),
+    [
+        ({"x": np.ones((2, 3), np.float32)}, True),
+        ({"x": np.ones((2, 3), np.float32), "ids": np.arange(3)}, True),
+        ({"x": np.ones((2, 3), np.float32), "t": np.zeros(1, np.float32)}, True),
+        ({"x": np.ones((2, 3), np.float32), "y": np.arange(3.0)}, False),
+        ({"t": np.ones(1, np.float32)}, False),
+        ({"ids": np.ones(3, np.int64)}, False),
+        ({"x": np.full((2, 3), np.nan, np.float32)}, False),
+    ],
+)
+def test_a_case_of_one_value_repeats_it_in_every_float_input(inputs: Feeds, repeats: bool) -> None:
+    assert of_one_value(Probe(0, "extreme:ones", {}, inputs, {}, None)) is repeats

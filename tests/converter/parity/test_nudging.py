@@ -38,6 +38,13 @@ def test_a_nudge_leaves_other_types_and_specials_alone() -> None:
     assert np.array_equal(moved["x"], feeds["x"], equal_nan=True)
 
 
+@pytest.mark.parametrize("value", [1.0, -3.5])
+def test_an_array_of_one_value_moves_as_a_whole(value: float) -> None:
+    moved = nudge({"x": np.full((4, 5), value, np.float32)})["x"]
+    assert len(np.unique(moved)) == 1
+    assert moved[0, 0] in (np.nextafter(np.float32(value), np.float32(s)) for s in (-np.inf, np.inf))
+
+
 def test_a_nudge_is_the_same_each_time() -> None:
     feeds = {"x": np.linspace(0, 1, 50, dtype=np.float32)}
     assert np.array_equal(nudge(feeds)["x"], nudge(feeds)["x"])
