@@ -51,12 +51,13 @@ def _number(message: type[Message], field: str) -> int:
     return int(message.DESCRIPTOR.fields_by_name[field].number)
 
 
+_TENSOR = _number(onnx.AttributeProto, "t")
+_LISTS = frozenset(_number(onnx.AttributeProto, name) for name in ("floats", "ints", "strings"))
+_FROM_ATTRIBUTE: _Route = {_TENSOR: None}
 _TO_TENSORS: _Route = {
     _number(onnx.ModelProto, "graph"): {
         _number(onnx.GraphProto, "initializer"): None,
-        _number(onnx.GraphProto, "node"): {
-            _number(onnx.NodeProto, "attribute"): {_number(onnx.AttributeProto, "t"): None},
-        },
+        _number(onnx.GraphProto, "node"): {_number(onnx.NodeProto, "attribute"): _FROM_ATTRIBUTE},
     },
 }
 """By which fields a model leads to weights: initializers, and what Constant nodes of the main graph hold."""
@@ -230,9 +231,24 @@ def _over_tensors(
         further = route[field.number]
         if further is None:
             return rewrite(field)
+        if further is _FROM_ATTRIBUTE and _is_list(content, field):
+            return None
         return _over_tensors(content, field.start, field.end, further, rewrite, larger_than)
 
     return rewritten(content, start, end, inner)
+
+
+def _is_list(content: Content, attribute: Field) -> bool:
+    """Whether an attribute holds a list and no tensor.
+
+    Each entry of a list is a field of its own, and a forest has millions. From the first on, protobuf reads them.
+    """
+    for each in fields(content, attribute.start, attribute.end):
+        if each.number == _TENSOR:
+            return False
+        if each.number in _LISTS:
+            return not onnx.AttributeProto.FromString(content[each.begin : attribute.end]).HasField("t")
+    return False
 
 
 def _pointing(content: Content, field: Field, location: str) -> list[Piece] | None:

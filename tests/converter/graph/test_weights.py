@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,6 +25,7 @@ from paritygate.converter.graph.weights import (
     save_apart,
     write_whole,
 )
+from paritygate.converter.graph.wire import Field, fields
 
 _LARGE = np.arange(LARGE_BYTES, dtype=np.float32)
 _SMALL = np.arange(4, dtype=np.int64)
@@ -76,6 +79,45 @@ def test_detached_weights_stay_in_the_file_and_come_back_to_the_byte(tmp_path: P
     attach_weights(path)
     assert path.read_bytes() == whole
     assert not inline_file(path).exists()
+
+
+def test_lists_of_a_forest_are_not_walked_entry_by_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked = 0
+
+    def counted(*args: Any) -> Iterator[Field]:
+        nonlocal walked
+        for field in fields(*args):
+            walked += 1
+            yield field
+
+    monkeypatch.setattr("paritygate.converter.graph.weights.fields", counted)
+    monkeypatch.setattr("paritygate.converter.graph.wire.fields", counted)
+    model = _model(*_weights())
+    lists = {"floats": _LARGE.tolist(), "ints": list(range(10_000)), "strings": ["BRANCH_LEQ"] * 10_000}
+    model.graph.node.append(helper.make_node("Forest", ["x"], ["f"], domain="ai.onnx.ml", **lists))
+    path, whole = tmp_path / "m.onnx", _bytes(model)
+    path.write_bytes(whole)
+    path.write_bytes(_bytes(detach_weights(path)))
+    assert 0 < walked < 300
+    attach_weights(path)
+    assert path.read_bytes() == whole
+
+
+def test_a_tensor_is_found_beside_a_list_in_whatever_order_they_were_written(tmp_path: Path) -> None:
+    """No exporter writes such an attribute; onnx's checker refuses it, which it must see as it is."""
+    tensor = numpy_helper.from_array(_LARGE, "t")
+    listed = onnx.AttributeProto(name="both", ints=[1, 2]).SerializeToString()
+    held = onnx.AttributeProto(t=tensor).SerializeToString()
+    for parts in (listed + held, held + listed):
+        model = _model()
+        model.graph.node[0].attribute.append(onnx.AttributeProto.FromString(parts))
+        path = tmp_path / "m.onnx"
+        path.write_bytes(_bytes(model))
+        outside = [a.t for a in detach_weights(path).graph.node[0].attribute if is_external(a.t)]
+        assert [each.name for each in outside] == ["t"]
+        inline_file(path).unlink()
 
 
 def _without_places(model: onnx.ModelProto) -> onnx.ModelProto:
