@@ -4,6 +4,8 @@ Measured on onnxruntime 1.31.1 (x86-64): `Max`, `Min`, `Clip`, `ReduceMax` and `
 lower halves of two numbers as if they were signed: of two timestamps in milliseconds within seven weeks of each
 other, the earlier may be taken for the later. `Sign` is wrong from 2**31 to 2**32, a sum (`ReduceSum`, `ReduceL1`,
 `ReduceSumSquare`) is added in float64, and so is the remainder of `Mod` with fmod, which is wrong above 2**53.
+Sums are exact here up to 2**22 numbers of any size, and beyond as long as those of both halves stay below 2**53.
+Not mended: `ReduceProd`, `ReduceMean` and `Pow` above 2**53, which parity reports where it meets them.
 `Greater`, `Less`, `Where`, `Mod` without fmod, `Div`, `Abs`, `Add` and `Mul` are exact, and so are all of them on
 numbers below 2**31, which is why sizes, computed from `Shape` and constants alone, keep their operators.
 
@@ -14,11 +16,13 @@ So a divisor of -1 never reaches a kernel; the quotient wraps, and the rest is 0
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
+import onnx.inliner
 
 from paritygate.converter.graph.inspect import graphs, subgraphs
 
@@ -35,55 +39,93 @@ _SIZES = ("Shape", "Size")
 def keep_integers_exact(model: onnx.ModelProto) -> None:
     """Replace, in a graph and its subgraphs, what would be inexact on the int64 numbers of a request.
 
+    Local functions that hold such an operator are put where they are called: what a function's values hang on is
+    another thing at each call.
+
     Args:
         model: Changed in place; opset 10 or later. Weights are not touched.
     """
-    if not any(node.op_type in _MENDED for graph in graphs(model.graph) for node in graph.node):
+    if any(node.op_type in _MENDED for function in model.functions for node in _nodes_of(function.node)):
+        model.CopyFrom(onnx.inliner.inline_local_functions(model))
+    everywhere = list(graphs(model.graph))
+    if not any(node.op_type in _MENDED for graph in everywhere for node in graph.node):
         return
-    facts = _Facts.of(model)
-    for graph in graphs(model.graph):
-        if any(facts.is_to_mend(node) for node in graph.node):
-            _rewrite(graph, facts)
+    used = {name for graph in everywhere for name in _names(graph)}
+    _mend(model.graph, _typed(model), _Facts(ChainMap(), used=used))
+
+
+def _nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from _nodes_of(inner.node)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+
+
+def _mend(graph: onnx.GraphProto, typed: onnx.GraphProto, outer: _Facts) -> _Facts:
+    """Mend a graph and what is inside it; gives what is known of its values.
+
+    Args:
+        graph: Changed in place.
+        typed: The same graph, in which the types of values are told.
+        outer: What is known of the values around it. Two branches may use one name for two values.
+    """
+    facts = outer.inside(graph, typed)
+    for node, twin in zip(graph.node, typed.node, strict=True):
+        inner = [_mend(*pair, facts) for pair in zip(subgraphs(node), subgraphs(twin), strict=True)]
+        facts.follow(node, inner)
+    if any(facts.is_to_mend(node) for node in graph.node):
+        _rewrite(graph, facts)
+    return facts
 
 
 @dataclass
 class _Facts:
-    """What is known of the values of a model, those of its subgraphs included.
+    """What is known of the values of a graph and of those around it.
 
     Attributes:
         types: Element type by name.
         moving: Values that hang on the numbers of a request, and not on the sizes of its tensors alone.
-        used: All names.
         harmless: Divisors that are never -1.
+        used: All names of the model, whatever the graph.
+        outputs: The graph's own outputs.
     """
 
-    types: Mapping[str, int]
+    types: ChainMap[str, int]
     moving: set[str] = field(default_factory=set)
-    used: set[str] = field(default_factory=set)
     harmless: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    outputs: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, model: onnx.ModelProto) -> _Facts:
-        facts = cls(_element_types(model))
-        facts._follow(model.graph)
-        return facts
+    def inside(self, graph: onnx.GraphProto, typed: onnx.GraphProto) -> _Facts:
+        """What is known inside one of the graphs of a node, before its own nodes are followed."""
+        weights = {tensor.name: tensor for tensor in graph.initializer}
+        inputs = {value.name for value in graph.input} - weights.keys()
+        own = {*inputs, *weights, *(name for node in graph.node for name in node.output)}
+        return _Facts(
+            self.types.new_child(_told_types(typed)),
+            (self.moving - own) | inputs,
+            (self.harmless - own) | {name for name, tensor in weights.items() if _never_minus_one(tensor)},
+            self.used,
+            tuple(value.name for value in graph.output),
+        )
 
-    def _follow(self, graph: onnx.GraphProto) -> None:
-        weights = {tensor.name for tensor in graph.initializer}
-        inputs = {value.name for value in graph.input} - weights
-        self.moving |= inputs
-        self.used |= inputs | weights
-        self.harmless |= {tensor.name for tensor in graph.initializer if _never_minus_one(tensor)}
-        for node in graph.node:
-            self.used |= {*node.input, *node.output}
-            if any(a.name == "value" and _never_minus_one(a.t) for a in node.attribute):
-                self.harmless |= set(node.output)
-            moves = any(name in self.moving for name in node.input)
-            for inner in subgraphs(node):
-                self._follow(inner)
-                moves |= any(value.name in self.moving for value in inner.output)
-            if moves and node.op_type not in _SIZES:
-                self.moving |= set(node.output)
+    def follow(self, node: onnx.NodeProto, inner: Sequence[_Facts]) -> None:
+        """Take note of what a node gives, whose graphs were followed."""
+        if node.op_type == "Constant" and any(
+            a.name == "value" and _never_minus_one(a.t) for a in node.attribute
+        ):
+            self.harmless |= set(node.output)
+        moves = any(name in self.moving for name in node.input)
+        moves |= any(name in facts.moving for facts in inner for name in facts.outputs)
+        if moves and node.op_type not in _SIZES:
+            self.moving |= set(node.output)
 
     def is_to_mend(self, node: onnx.NodeProto) -> bool:
         """Whether onnxruntime may get this operator wrong, or trap in it."""
@@ -137,16 +179,23 @@ def _never_minus_one(tensor: onnx.TensorProto) -> bool:
     return not bool((onnx.numpy_helper.to_array(tensor) == -1).any())
 
 
-def _element_types(model: onnx.ModelProto) -> dict[str, int]:
-    """Element types by name; inferred, without the weights' values, only where the file does not tell them all."""
-    types = _told_types(model.graph)
-    asked = (node.input[0] for graph in graphs(model.graph) for node in graph.node if node.op_type in _MENDED)
-    if all(name in types for name in asked):
-        return types
+def _typed(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The graph with types told; inferred, without the weights' values, where the file does not tell them all."""
+    if not _lacks_types(model.graph, ChainMap()):
+        return model.graph
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     bare.functions.extend(model.functions)
     bare.graph.CopyFrom(_without_values(model.graph))
-    return types | _told_types(onnx.shape_inference.infer_shapes(bare).graph)
+    return onnx.shape_inference.infer_shapes(bare).graph
+
+
+def _lacks_types(graph: onnx.GraphProto, outer: ChainMap[str, int]) -> bool:
+    types = outer.new_child(_told_types(graph))
+    return any(
+        (node.op_type in _MENDED and node.input[0] not in types)
+        or any(_lacks_types(inner, types) for inner in subgraphs(node))
+        for node in graph.node
+    )
 
 
 def _without_values(graph: onnx.GraphProto) -> onnx.GraphProto:
@@ -164,12 +213,10 @@ def _without_values(graph: onnx.GraphProto) -> onnx.GraphProto:
 
 
 def _told_types(graph: onnx.GraphProto) -> dict[str, int]:
-    types: dict[str, int] = {}
-    for each in graphs(graph):
-        types |= {tensor.name: tensor.data_type for tensor in each.initializer}
-        for value in (*each.input, *each.output, *each.value_info):
-            if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
-                types[value.name] = value.type.tensor_type.elem_type
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+            types[value.name] = value.type.tensor_type.elem_type
     return types
 
 
@@ -303,8 +350,14 @@ class _Writer:
             term = self._add("Abs", term)
         elif self._node.op_type == "ReduceSumSquare":
             term = self._add("Mul", term, term)
-        high, low = self._halves(term)
+        high, low = self._signed_halves(term)
         return self._joined(self._reduce(high), self._reduce(low))
+
+    def _signed_halves(self, given: str) -> tuple[str, str]:
+        """Both from -2**31 to 2**31 - 1, so that a small number is its own lower half; what overflows wraps."""
+        whole, middle = self._constant(_HALF), self._constant(_HALF // 2)
+        low = self._add("Sub", self._add("Mod", self._add("Add", given, middle), whole), middle)
+        return self._add("Div", self._add("Sub", given, low), whole), low
 
     def _extreme(self) -> str:
         """The largest upper half, and among its owners the largest lower half; both moved to below 2**31."""

@@ -174,3 +174,71 @@ def test_a_branch_is_mended_too() -> None:
     keep_integers_exact(model)
     x, y = _numbers(1), _numbers(2)
     np.testing.assert_array_equal(_run(model, x, y), np.maximum(x, y))
+
+
+@pytest.mark.parametrize("number", [-1, -(2**31), 2**31 - 1, 3])
+def test_a_sum_of_millions_of_small_numbers_stays_exact(number: int) -> None:
+    model = _model("ReduceSum", ["x", "axis"], keepdims=0)
+    keep_integers_exact(model)
+    many = 2**21 + 1
+    answer = _run(model, np.full((1, many), number), np.zeros((1, 1), np.int64))
+    assert answer.tolist() == [many * number]
+
+
+def _branch(name: str, to: int, divisor: int | None) -> onnx.GraphProto:
+    """Max and Div of `v` and `c`, names that the other branch has for other values."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["v"], to=to),
+        helper.make_node("Cast", ["y"], ["w"], to=to),
+        helper.make_node("Max", ["v", "w"], ["largest"]),
+        helper.make_node("Cast", ["largest"], ["m"], to=TensorProto.INT64),
+        helper.make_node("Div", ["x", "c"], ["quotient"]),
+        helper.make_node("Concat", ["m", "quotient"], [name], axis=0),
+    ]
+    if divisor is None:
+        nodes.insert(0, helper.make_node("Identity", ["y"], ["c"]))
+    constants = [] if divisor is None else [helper.make_tensor("c", TensorProto.INT64, [1], [divisor])]
+    return helper.make_graph(
+        nodes, name, [], [helper.make_tensor_value_info(name, TensorProto.INT64, [2])], constants
+    )
+
+
+@pytest.mark.parametrize("float_first", [True, False])
+def test_two_branches_may_use_one_name_for_two_values(float_first: bool) -> None:
+    plain = _branch("a", TensorProto.FLOAT, 2), _branch("b", TensorProto.INT64, None)
+    first, second = plain if float_first else plain[::-1]
+    values = [helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("If", ["which"], ["z"], then_branch=first, else_branch=second)],
+        "graph",
+        [*values, helper.make_tensor_value_info("which", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info("z", TensorProto.INT64, [2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    keep_integers_exact(model)
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+    def ask(x: int, y: int) -> list[int]:
+        which = np.array(not float_first)  # the branch of whole numbers
+        answer: Array = session.run(None, {"x": np.array([x]), "y": np.array([y]), "which": which})[0]
+        return answer.tolist()
+
+    later = 1_698_659_565_573
+    assert ask(later, 1_696_512_081_927)[0] == later
+    assert ask(-(2**63), -1)[1] == -(2**63)
+
+
+def test_a_local_function_is_mended_where_it_is_called() -> None:
+    function = helper.make_function(
+        "my", "Larger", ["a", "b"], ["m"], [helper.make_node("Max", ["a", "b"], ["m"])],
+        [helper.make_opsetid("", 18)],
+    )  # fmt: skip
+    model = _model("Max", ["x", "y"])
+    model.graph.node[1].op_type, model.graph.node[1].domain = "Larger", "my"
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("my", 1))
+    keep_integers_exact(model)
+    assert "Max" not in {node.op_type for node in model.graph.node}
+    x, y = _numbers(1), _numbers(2)
+    np.testing.assert_array_equal(_run(model, x, y), np.maximum(x, y))
