@@ -41,9 +41,7 @@ class DType(enum.Enum):
     @property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype: object for strings, ml_dtypes' bfloat16 for bfloat16."""
-        special: dict[DType, Any] = {DType.STRING: object, DType.BFLOAT16: ml_dtypes.bfloat16}
-        dtype: np.dtype[Any] = np.dtype(special.get(self, self.value))
-        return dtype
+        return _NUMPY_DTYPES[self]
 
     @property
     def onnx(self) -> int:
@@ -56,7 +54,7 @@ class DType(enum.Enum):
     @property
     def is_floating(self) -> bool:
         """Whether values are compared within a tolerance; all other types are compared exactly."""
-        return self in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
+        return self in _FLOATING
 
     @property
     def is_integer(self) -> bool:
@@ -92,6 +90,11 @@ class DType(enum.Enum):
         raise ValueError(f"ONNX element type {code} is not supported as a model input or output.")
 
 
+_FLOATING = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
+_NUMPY_DTYPES: Mapping[DType, np.dtype[Any]] = {
+    dtype: np.dtype({DType.STRING: object, DType.BFLOAT16: ml_dtypes.bfloat16}.get(dtype, dtype.value))
+    for dtype in DType
+}
 _ONNX_CODES = {
     DType.FLOAT32: 1,
     DType.UINT8: 2,

@@ -14,7 +14,7 @@ _TELLING = {"optim", "optimizer", "optimizers", "opt", "scheduler", "schedulers"
 
 def words(name: str) -> list[str]:
     """The words of a name in lower case: parts by anything but letters, and where capitals begin one."""
-    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    apart = re.sub(r"([a-z0-9])([A-Z])|(?<=[A-Z])([A-Z][a-z])", r"\1 \2\3", name)
     return [word for word in re.split(r"[^A-Za-z]+", apart.lower()) if word]
 
 

@@ -22,4 +22,5 @@ def to_blame(dims: Sequence[str], works: Callable[[Iterable[str]], bool]) -> str
     for dim in reversed(dims):
         if works([*opened, dim]):
             opened.append(dim)
-    return next(dim for dim in dims if dim not in opened)
+    # A conversion that fails for lack of memory, say, may work the next time.
+    return next((dim for dim in dims if dim not in opened), dims[0])

@@ -108,7 +108,7 @@ class _Walk:
 
     def found(self, values: Any) -> None:
         for value in values:
-            if not isinstance(value, _PLAIN) and id(value) not in self.seen:
+            if not is_truly(value, _PLAIN) and id(value) not in self.seen:
                 self.seen[id(value)] = value
                 self.waiting.append(value)
 
@@ -150,7 +150,7 @@ def _is_cut(value: Any) -> bool:
     for container in (dict, list, tuple, set, frozenset, deque):
         if is_truly(value, container) and container.__len__(value) > _MOST_MEMBERS:
             members: Any = dict.values(value) if container is dict else container.__iter__(value)
-            return any(not isinstance(member, _PLAIN) for member in islice(members, _MOST_MEMBERS, None))
+            return any(not is_truly(member, _PLAIN) for member in islice(members, _MOST_MEMBERS, None))
     return False
 
 
@@ -201,7 +201,7 @@ def _unwrapped(value: Any, depth: int = 4) -> Iterator[FunctionType]:
     """The functions inside of decorators, `tf.function`, `jax.jit`, properties and the like."""
     if is_truly(value, FunctionType):
         yield value
-    if depth == 0 or isinstance(value, (*_PLAIN, type, ModuleType, list, tuple, dict)):
+    if depth == 0 or is_truly(value, (*_PLAIN, type, ModuleType, list, tuple, dict)):
         return
     inner = [stored_part(value, name) for name in ("__func__", "fget", "__wrapped__")]
     inner += [part for part in _instance_dict(value).values() if callable(part)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import platform
 from collections.abc import Mapping, Sequence
@@ -280,15 +281,15 @@ def _scales(signature: Signature, probes: Sequence[Probe]) -> dict[tuple[str, st
     for spec in signature.outputs:
         if not spec.dtype.is_floating:
             continue
-        axis = _channel_axis(spec)
+        axes = _channel_axes(spec)
         ordinary = [probe for probe in probes if not probe.case.startswith(EXTREMES)]
         scale = {
-            like: channel_scale([p.outputs[spec.name] for p in ordinary if _is_like(p) is like], axis)
+            like: _scale([p.outputs[spec.name] for p in ordinary if _is_like(p) is like], axes)
             for like in {_is_like(p) for p in ordinary}
         }
         for probe in probes:
             pooled = scale[_is_like(probe)]
-            own = channel_scale([probe.outputs[spec.name]], axis)
+            own = _scale([probe.outputs[spec.name]], axes)
             nothing = not np.any(
                 np.nan_to_num(probe.outputs[spec.name].astype(np.float64), posinf=0.0, neginf=0.0)
             )
@@ -301,10 +302,21 @@ def _is_like(probe: Probe) -> bool:
     return probe.case.startswith(LIKE_EXAMPLE)
 
 
-def _channel_axis(spec: TensorSpec) -> int | None:
-    """The last axis of fixed size that is not the first: what stands there means the same in every case."""
+def _scale(arrays: Sequence[Array], axes: Sequence[int | None]) -> Array:
+    """The smallest of the scales along several axes."""
+    return functools.reduce(np.minimum, (channel_scale(arrays, axis) for axis in axes))
+
+
+def _channel_axes(spec: TensorSpec) -> tuple[int | None, ...]:
+    """The last axis of fixed size that is not the first: what stands there means the same in every case.
+
+    Images have their channels last or right after the batch, and nothing tells which; both are taken then, so that
+    no channel hides behind a larger one.
+    """
     fixed = [axis for axis, dim in enumerate(spec.shape) if axis > 0 and isinstance(dim, int)]
-    return fixed[-1] if fixed else None
+    if len(spec.shape) > 3 and 1 in fixed:
+        return (1,) if fixed[-1] == 1 else (1, fixed[-1])
+    return (fixed[-1],) if fixed else (None,)
 
 
 def _cpu_name() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class Session:
         self._check_feeds(feeds)
         wanted = self._wanted(outputs)
         try:
-            if any(spec.dtype is DType.BFLOAT16 for spec in (*self.signature.inputs, *wanted)):
+            if self._has_bfloat16:
                 return self._run_values(feeds, wanted)
             names = [spec.name for spec in wanted]
             results = self._session.run(names, {name: _plain(array) for name, array in feeds.items()})
@@ -131,10 +132,25 @@ class Session:
         results = self._session.run_with_ort_values([spec.name for spec in wanted], values)
         return {spec.name: _to_numpy(value, spec.dtype) for spec, value in zip(wanted, results, strict=True)}
 
+    # A server runs the same session thousands of times a second, so what its signature says is looked up once.
+
+    @cached_property
+    def _has_bfloat16(self) -> bool:
+        specs = (*self.signature.inputs, *self.signature.outputs)
+        return any(spec.dtype is DType.BFLOAT16 for spec in specs)
+
+    @cached_property
+    def _inputs(self) -> dict[str, TensorSpec]:
+        return {spec.name: spec for spec in self.signature.inputs}
+
+    @cached_property
+    def _outputs(self) -> dict[str, TensorSpec]:
+        return {spec.name: spec for spec in self.signature.outputs}
+
     def _wanted(self, outputs: Sequence[str] | None) -> list[TensorSpec]:
         if outputs is None:
             return list(self.signature.outputs)
-        known = {spec.name: spec for spec in self.signature.outputs}
+        known = self._outputs
         unknown = [name for name in outputs if name not in known]
         if unknown:
             raise ModelRunError(
@@ -143,7 +159,7 @@ class Session:
         return [known[name] for name in outputs]
 
     def _check_feeds(self, feeds: Feeds) -> None:
-        known = {spec.name: spec for spec in self.signature.inputs}
+        known = self._inputs
         for name in feeds.keys() - known.keys():
             raise ModelRunError(
                 f"the model has no input {name!r}; its inputs are {', '.join(known) or 'none'}."

@@ -13,6 +13,7 @@ from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._sklearn.answers import PROBABILITIES, SCORES, as_output, methods, widened
 from paritygate.converter.exporters._sklearn.columns import refuse_other_kinds
+from paritygate.converter.exporters._sklearn.constants import check_compared
 from paritygate.converter.exporters._sklearn.conversion import (
     ML_OPSET,
     conversion_options,
@@ -51,10 +52,13 @@ def open_estimator(estimator: Any, config: ExportConfig, weights: Weights, notes
         estimator = estimator.best_estimator_
     declared = declared_inputs(config.inputs)
     if declared is not None:
+        if any(spec.dtype is DType.FLOAT32 for spec in declared):
+            check_compared(estimator, None, notes)
         inputs = [SourceInput(spec.name, spec.dtype, spec.shape) for spec in declared]
         refuse_other_kinds(estimator, inputs)
         return EstimatorModel(estimator, inputs, weights=weights, notes=notes)
     example = as_columns(config.inputs, estimator)
+    check_compared(estimator, example, notes)
     if example is None:
         name, dtype, width = undeclared_input(estimator)
         inputs = [SourceInput(name, dtype, (None, width))]

@@ -59,6 +59,20 @@ def _thresholds(estimator: Any, width: int) -> Iterator[tuple[int, float]]:
         for _, part in estimator.transformer_list:
             if not isinstance(part, str):
                 yield from _thresholds(part, width)
+    elif name == "ColumnTransformer":
+        for _, part, columns in estimator.transformers_:
+            features = _features(columns, estimator, width)
+            if not isinstance(part, str):
+                yield from ((features[k], value) for k, value in _thresholds(part, len(features)))
+
+
+def _features(columns: Any, estimator: Any, width: int) -> list[int]:
+    """The features that a part of a `ColumnTransformer` reads, by number."""
+    chosen: Any = [columns] if isinstance(columns, str | int) else columns
+    if not isinstance(chosen, slice) and len(chosen) and all(isinstance(each, str) for each in chosen):
+        names = list(estimator.feature_names_in_)
+        return [names.index(each) for each in chosen]
+    return [int(each) for each in np.arange(width)[chosen]]
 
 
 def missing_rows(usual: Array) -> Array:

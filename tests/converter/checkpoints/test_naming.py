@@ -8,7 +8,8 @@ from paritygate.converter.checkpoints.naming import is_averaged, is_of_training
 
 
 @pytest.mark.parametrize(
-    "name", ["ema", "model_ema", "ema_state_dict", "modelEMA", "averaged_model", "swa.model"]
+    "name",
+    ["ema", "model_ema", "ema_state_dict", "modelEMA", "EMAModel", "SWAModel", "averaged_model", "swa.model"],
 )
 def test_averaged_weights_are_known_by_a_word(name: str) -> None:
     assert is_averaged(name)

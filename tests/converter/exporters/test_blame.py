@@ -24,3 +24,8 @@ def test_no_size_is_blamed_that_can_stay_open(fixed: list[str], blamed: str) -> 
         return not set(opened) & set(fixed)
 
     assert to_blame(["batch", "h", "w"], works) == blamed
+
+
+def test_a_conversion_that_does_not_repeat_itself_still_blames_one() -> None:
+    answers = iter([False, False, True, True])
+    assert to_blame(["h", "w"], lambda _: next(answers)) == "h"

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_iris
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -24,6 +25,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
+from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters import export_model
 from paritygate.converter.parity.validate import validate_bundle
 
@@ -34,6 +36,10 @@ _PARTED: dict[str, Callable[[], Any]] = {
     "binarizer": lambda: Binarizer(threshold=2.4),
     "bins": lambda: _BINS,
     "union": lambda: make_union(Binarizer(threshold=1.3), StandardScaler()),
+    "columns": lambda: make_column_transformer(
+        (Binarizer(threshold=2.4), [2]), (StandardScaler(), slice(0, 2))
+    ),
+    "mask": lambda: make_column_transformer((Binarizer(threshold=0.3), [False, False, False, True])),
     "pipeline": lambda: make_pipeline(Binarizer(threshold=0.1), LogisticRegression()),
 }
 
@@ -69,3 +75,36 @@ def test_missing_values_are_asked_where_they_are_allowed(kind: Any, tmp_path: Pa
     assert "edges:missing:0" in {probe.case for probe in bundle.probes()}
     certificate = validate_bundle(bundle)
     assert certificate.verdict == "pass", certificate.reason
+
+
+def _marked(number: float) -> Any:
+    return make_pipeline(SimpleImputer(missing_values=number), LogisticRegression(max_iter=1000))
+
+
+@pytest.mark.parametrize(
+    ("make", "number"),
+    [
+        (lambda: make_pipeline(Binarizer(threshold=0.3), LogisticRegression()), "threshold=0.3"),
+        (lambda: make_column_transformer((Binarizer(threshold=2.4), [0])), "threshold=2.4"),
+        (lambda: _marked(-999.9), "missing_values=-999.9"),
+    ],
+)
+def test_float32_data_compared_with_what_float32_does_not_have_are_refused(
+    make: Callable[[], Any], number: str, tmp_path: Path
+) -> None:
+    """NumPy compares float32 data in float32: the graph would be wrong on the user's own rows."""
+    narrow = _X.astype(np.float32)
+    with pytest.raises(ExportError, match=number):
+        export_model(make().fit(narrow, _Y), tmp_path / "b", name="m", inputs=narrow)
+    bundle = export_model(make().fit(_X, _Y), tmp_path / "b", name="m", inputs=_X)
+    assert any(number in note for note in bundle.manifest["notes"])
+
+
+@pytest.mark.parametrize("number", [-999.0, np.float32(-999.9), 2.5])
+def test_numbers_that_float32_has_are_compared_as_scikit_learn_does(number: float, tmp_path: Path) -> None:
+    narrow = _X.astype(np.float32)
+    narrow[::5, 1] = number
+    bundle = export_model(_marked(number).fit(narrow, _Y), tmp_path / "b", name="m", inputs=narrow)
+    certificate = validate_bundle(bundle)
+    assert certificate.verdict == "pass", certificate.reason
+    assert not any("float32 does not have" in note for note in bundle.manifest["notes"])

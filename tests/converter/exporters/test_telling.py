@@ -144,3 +144,21 @@ def test_nothing_of_a_model_is_run() -> None:
 
     pieces, _ = own_code([Trap()])
     assert 37 in {n for piece in pieces for n in numbers_in(piece)}
+
+
+def test_an_object_that_computes_its_class_is_not_asked_for_it() -> None:
+    class Lazy:
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            raise RuntimeError("evaluated")
+
+    class Model:
+        def __init__(self) -> None:
+            self.setting = Lazy()
+            self.many = [Lazy()] * 100_000
+
+        def __call__(self, x: int) -> int:
+            return x
+
+    pieces, _ = own_code([Model()])
+    assert pieces

@@ -94,3 +94,12 @@ def test_a_sentence_about_a_bad_argument_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises((ValueError, ConverterError)) as caught:
         export_model(str(file), tmp_path / "bundle", name="a name that no model may have/", framework="onnx")
     assert "does not foresee" not in str(caught.value)
+
+
+def test_an_old_framework_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening and exporting both say what they meet, one inside the other."""
+    old = "onnx 1.0 is older than 2.0"
+    monkeypatch.setattr("paritygate.converter.exporters.unforeseen.too_old", lambda _: old)
+    with pytest.raises(ConverterError) as caught:
+        exported(RuntimeError("bad"), "net", tmp_path, monkeypatch)
+    assert str(caught.value).count(old) == 1

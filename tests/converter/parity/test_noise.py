@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from paritygate.converter.bundle import Bundle, Probe
@@ -177,12 +177,12 @@ class Pooled:
         )
         return model_of(nodes, signature, weights)
 
-    def bundle(self, directory: Path, factor: float = 1.0) -> Bundle:
+    def bundle(self, directory: Path, factor: float = 1.0, model: onnx.ModelProto | None = None) -> Bundle:
         source = ReferenceEvaluator(self.model())
         wide = ReferenceEvaluator(self.model(DType.FLOAT64))  # onnxruntime convolves no float64
         return seal(
             directory,
-            self.model(factor=factor),
+            model or self.model(factor=factor),
             self.signature,
             lambda feeds: {"y": source.run(None, dict(feeds))[0]},
             wide=lambda feeds: {"y": wide.run(None, {"x": feeds["x"].astype(np.float64)})[0]},
@@ -196,6 +196,32 @@ def test_what_the_optimiser_rounds_alike_at_all_positions_is_rounding(
 ) -> None:
     certificate = validate_bundle(Pooled().bundle(tmp_path, factor))
     assert certificate.verdict == verdict, certificate.reason
+
+
+def test_no_rounding_of_the_optimiser_excuses_a_fault_of_the_graph(tmp_path: Path) -> None:
+    """A fault where inputs repeat one value, below what the optimiser rounds there, is one of both sessions."""
+    twin = Pooled()
+    model = twin.model()
+    for node in model.graph.node:
+        if node.output[0] == "y":
+            node.output[0] = "right"
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1), "one"))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(8e-6), "fault"))
+    model.graph.node.extend(
+        [
+            helper.make_node("ReduceMin", ["x"], ["least"], keepdims=0),
+            helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+            helper.make_node("Equal", ["least", "most"], ["repeats"]),
+            helper.make_node("Cast", ["repeats"], ["as_number"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Mul", ["as_number", "fault"], ["wrong"]),
+            helper.make_node("Add", ["one", "wrong"], ["factor"]),
+            helper.make_node("Mul", ["right", "factor"], ["y"]),
+        ]
+    )
+    certificate = validate_bundle(twin.bundle(tmp_path, model=model))
+    assert certificate.verdict == "fail"
+    plain = [f.verdict for f in certificate.figures if f.case == "extreme:ones" and not f.optimized]
+    assert plain == ["fail"]
 
 
 def test_the_optimised_session_is_asked_for_its_own_rounding(

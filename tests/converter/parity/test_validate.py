@@ -332,3 +332,24 @@ def test_the_self_test_stands_in_the_certificate(tmp_path: Path) -> None:
 def test_the_certificate_of_the_same_bundle_is_the_same(tmp_path: Path) -> None:
     bundle = classifier_bundle(tmp_path)
     assert validate_bundle(bundle).to_bytes() == validate_bundle(bundle).to_bytes()
+
+
+@pytest.mark.parametrize("shape", [("batch", 3, 4, 4), ("batch", 4, 4, 3), ("batch", 3, "h", 4)])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (0.0, "fail"), (1.01, "fail")])
+def test_a_small_channel_beside_large_ones_is_held_to_its_own_size(
+    tmp_path: Path, shape: tuple[int | str, ...], factor: float, verdict: str
+) -> None:
+    """Pressure, temperature and humidity as images, channels first or last."""
+    size = np.float32([1e3, 300.0, 1.0]).reshape((3, 1, 1) if shape[1] == 3 else (3,))
+    signature = Signature((TensorSpec("x", DType.FLOAT32, shape),), (TensorSpec("y", DType.FLOAT32, shape),))
+    changed = size.copy()
+    changed.flat[2] *= np.float32(factor)
+    nodes = [helper.make_node("Mul", ["x", "size"], ["y"])]
+    bundle = seal(
+        tmp_path,
+        model_of(nodes, signature, {"size": changed}),
+        signature,
+        lambda feeds: {"y": feeds["x"] * size},
+    )
+    certificate = validate_bundle(bundle)
+    assert certificate.verdict == verdict, certificate.reason
