@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from paritygate.converter.types import Array, Dim, Signature, TensorSpec
 from paritygate.serving.errors import InvalidArgument
@@ -70,6 +71,11 @@ class ModelRules:
     inputs: Mapping[str, TensorRule]
     outputs: Mapping[str, TensorRule]
     max_batch_size: int
+
+    @cached_property
+    def all_outputs(self) -> list[RequestedOutput]:
+        """What a request that names no output asks for."""
+        return [RequestedOutput(name) for name in self.outputs]
 
 
 def build_rules(
@@ -257,7 +263,7 @@ def _reshape(array: Array, target: tuple[int, ...], source: tuple[int, ...]) -> 
 
 def _wanted_outputs(rules: ModelRules, request: InferRequest) -> list[RequestedOutput]:
     if not request.outputs:
-        return [RequestedOutput(name) for name in rules.outputs]
+        return rules.all_outputs
     seen: set[str] = set()
     for output in request.outputs:
         if output.name not in rules.outputs:

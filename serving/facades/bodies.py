@@ -15,6 +15,7 @@ from paritygate.serving.errors import (
     Unavailable,
     Unsupported,
 )
+from paritygate.serving.facades.steps import Started
 
 _COMPRESS_FROM_BYTES = 1024
 _OFF_LOOP_FROM_BYTES = 64 * 1024
@@ -106,14 +107,18 @@ class Body:
             )
 
     async def _first(self, receive: Callable[[], Any]) -> Mapping[str, Any]:
+        begun: Started[Mapping[str, Any]] = Started(receive())
         try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
-                message = await receive()
+            if begun.done:  # a small body comes in one piece with its head
+                message = await begun
+            else:
+                async with asyncio.timeout(self._settings.body_timeout_s):
+                    message = await begun
         except TimeoutError:
             raise self._late() from None
         if message["type"] == "http.disconnect":
             raise ClientGone
-        return dict(message)
+        return message
 
     async def _rest(self, first: bytes, receive: Callable[[], Any]) -> bytes:
         parts, size = [first], len(first)

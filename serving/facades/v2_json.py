@@ -353,7 +353,9 @@ def _floats(name: str, dtype: DType, datatype: str, flat: list[Any]) -> Array:
         ) from None
     with np.errstate(over="ignore"):
         array: Array = wide.astype(dtype.numpy)
-        lost = np.isinf(array.astype(np.float64)) & np.isfinite(wide)
+    if np.isfinite(array).all():
+        return array
+    lost = np.isinf(array.astype(np.float64)) & np.isfinite(wide)
     if lost.any():
         place = int(np.argmax(lost))
         raise InvalidArgument(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,8 +27,9 @@ from paritygate.serving.facades.bodies import (
 )
 from paritygate.serving.facades.http_errors import STATUS, error_body, log_internal_error
 from paritygate.serving.facades.http_server import HttpServer
+from paritygate.serving.facades.steps import Started
 from paritygate.serving.facades.v2_api import build_api
-from paritygate.serving.types import InferResponse, answer_facts
+from paritygate.serving.types import InferResponse, Provenance, Route, answer_facts
 
 RESERVED_PREFIX = b"x-pg-"
 _HEADER_LENGTH = b"inference-header-content-length"
@@ -133,11 +135,14 @@ class InferEndpoint:
 
     async def _infer(self, request: Any, receive: Receive) -> InferResponse:
         """Ask the data plane; a client that goes away takes its request with it, if that still waits."""
+        begun: Started[InferResponse] = Started(self._dataplane.infer(request))
+        if begun.done:
+            return await begun
         loop = asyncio.get_running_loop()
         watch = _Watch(asyncio.current_task(), receive)
         timer = loop.call_later(_WATCH_AFTER_S, watch.start)
         try:
-            return await self._dataplane.infer(request)
+            return await begun
         except asyncio.CancelledError:
             if watch.client_gone:
                 raise ClientGone from None
@@ -155,7 +160,7 @@ class InferEndpoint:
             headers.append((_HEADER_LENGTH, b"%d" % answer.header_length))
         if encoding:
             headers.append((b"content-encoding", encoding.encode()))
-        headers += _encoded(response.facts())
+        headers += _encoded_facts(response.route, response.provenance)
         if self._dataplane.exiting:
             headers.append((b"connection", b"close"))
         return headers
@@ -249,7 +254,12 @@ def _as_mapping(headers: Headers) -> Mapping[bytes, bytes]:
 def _target(match: re.Match[bytes]) -> tuple[str, str]:
     """Model name and version in the URL, decoded."""
     model, version = match.groups()
-    return unquote(model.decode("ascii", "replace")), unquote((version or b"").decode("ascii", "replace"))
+    return _unquoted(model), _unquoted(version or b"")
+
+
+def _unquoted(text: bytes) -> str:
+    plain = text.decode("ascii", "replace")
+    return unquote(plain) if "%" in plain else plain
 
 
 def _facts(headers: Headers) -> dict[str, str]:
@@ -260,6 +270,11 @@ def _facts(headers: Headers) -> dict[str, str]:
             key, text = name.decode("latin-1"), value.decode("latin-1")
             facts[key] = f"{facts[key]},{text}" if key in facts else text
     return facts
+
+
+@lru_cache(maxsize=4096)
+def _encoded_facts(route: Route, provenance: Provenance) -> Sequence[tuple[bytes, bytes]]:
+    return tuple(_encoded(answer_facts(route, provenance)))
 
 
 def _encoded(facts: Iterable[tuple[str, str]]) -> Headers:
