@@ -53,9 +53,8 @@ def in_words(error: Exception, source: Any, exporter: str, *, reading: bool) -> 
         return ExportError(f"the source refuses inputs like its example: {error}.")
     old = too_old(exporter)  # an old framework lacks what was added since, and fails in its own way
     if isinstance(error, ConverterError):
-        if old is not None and not str(error).startswith(
-            old
-        ):  # its type tells callers what to do, so it stays
+        # Its type tells callers what to do, so it stays; what was raised further in has said it already.
+        if old is not None and not str(error).startswith(old):
             error.args = (f"{old}. Here it failed: {error}",)
         return None
     if old is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,20 +45,18 @@ def keep_integers_exact(model: onnx.ModelProto) -> None:
     Args:
         model: Changed in place; opset 10 or later. Weights are not touched.
     """
-    if any(node.op_type in _MENDED for function in model.functions for node in _nodes_of(function.node)):
+    if any(
+        node.op_type in _MENDED
+        for function in model.functions
+        for body in graphs(function)
+        for node in body.node
+    ):
         model.CopyFrom(onnx.inliner.inline_local_functions(model))
     everywhere = list(graphs(model.graph))
     if not any(node.op_type in _MENDED for graph in everywhere for node in graph.node):
         return
     used = {name for graph in everywhere for name in _names(graph)}
     _mend(model.graph, _typed(model), _Facts(ChainMap(), used=used))
-
-
-def _nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for inner in subgraphs(node):
-            yield from _nodes_of(inner.node)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:

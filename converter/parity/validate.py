@@ -64,22 +64,17 @@ def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None)
     tested = self_test(
         replay.base.outputs, replay.contexts(replay.base, noise), replay.tolerance, replay.weights
     )
-    figures = _figures(replay, (plain, served), noise)
-    unexplained = _unexplained(replay, figures)
+    figures, as_served = _figures(replay, plain, noise), _figures(replay, served, noise)
+    unexplained = _unexplained(replay, [*figures, *as_served])
     if unexplained:
         moved = _with_moved_weights(bundle.model_bytes(), bundle.external_data(), optimize=True)
         own = add_own_rounding(noise, unexplained, served, moved, replay.scales)
-        figures = [*_figures(replay, (plain,), noise), *_figures(replay, (served,), own)]
-    return _certify(bundle, replay, served, tested, figures)
+        as_served = _figures(replay, served, own)
+    return _certify(bundle, replay, served, tested, [*figures, *as_served])
 
 
-def _figures(replay: Replay, sessions: Sequence[Session], noise: Noise) -> list[Figure]:
-    return [
-        figure
-        for session in sessions
-        for probe in replay.probes
-        for figure in replay.figures(probe, session, noise)
-    ]
+def _figures(replay: Replay, session: Session, noise: Noise) -> list[Figure]:
+    return [figure for probe in replay.probes for figure in replay.figures(probe, session, noise)]
 
 
 def _unexplained(replay: Replay, figures: Sequence[Figure]) -> list[Probe]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from paritygate.converter.errors import ExportError
+from paritygate.converter.exporters._sklearn.conversion import parts
 
 
 def check_compared(estimator: Any, example: Mapping[str, Any] | None, notes: list[str]) -> None:
@@ -44,8 +45,7 @@ def check_compared(estimator: Any, example: Mapping[str, Any] | None, notes: lis
 
 def _compared(estimator: Any) -> Iterator[tuple[str, str, float]]:
     """Class, parameter and number of each such comparison, wherever in the estimator it is made."""
-    parts = [estimator, *estimator.get_params(deep=True).values()] if hasattr(estimator, "get_params") else []
-    for part in parts:
+    for _, part in parts(estimator):
         kind = type(part).__name__
         for parameter in ("missing_values", "threshold") if kind == "Binarizer" else ("missing_values",):
             number = getattr(part, parameter, None)

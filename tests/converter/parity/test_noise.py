@@ -12,7 +12,13 @@ from onnx.reference import ReferenceEvaluator
 
 from paritygate.converter.bundle import Bundle, Probe
 from paritygate.converter.parity import attest, validate_bundle
-from paritygate.converter.parity.noise import Noise, measure_noise, of_one_value
+from paritygate.converter.parity.noise import (
+    Noise,
+    Rounding,
+    add_own_rounding,
+    measure_noise,
+    of_one_value,
+)
 from paritygate.converter.parity.replay import Replay
 from paritygate.converter.runtime.onnxruntime import open_session
 from paritygate.converter.types import Array, DType, Feeds, Signature, TensorSpec
@@ -224,15 +230,23 @@ def test_no_rounding_of_the_optimiser_excuses_a_fault_of_the_graph(tmp_path: Pat
     assert plain == ["fail"]
 
 
-def test_the_optimised_session_is_asked_for_its_own_rounding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = Pooled().bundle(tmp_path)
-    monkeypatch.setattr("paritygate.converter.parity.validate.add_own_rounding", lambda noise, *_: noise)
-    certificate = validate_bundle(bundle)
-    if certificate.verdict == "pass":
-        pytest.skip("onnxruntime has no kernel for this processor that sums in another order")
-    assert "extreme:ones" in certificate.reason
+def test_a_session_adds_what_it_rounds_itself_to_the_cases_in_question() -> None:
+    """Both give 1 for 1, and x to the 64th moves 64 times as far when its input does."""
+    signature = Signature((TensorSpec("x", DType.FLOAT32, (4,)),), (TensorSpec("y", DType.FLOAT32, (4,)),))
+    nodes = [helper.make_node("Pow", ["x", "exponent"], ["y"])]
+    served = open_session(
+        model_of(nodes, signature, {"exponent": np.float32([64.0])}).SerializeToString(), optimize=True
+    )
+    ones = {"x": np.ones(4, np.float32)}
+    probe = Probe(0, "extreme:ones", {}, ones, {"y": ones["x"]}, None)
+    one = np.ones(())
+    noise = {(case, "y"): Rounding(1e-8, np.array(1e-8)) for case in ("base", probe.case)}
+    own = add_own_rounding(noise, [probe], served, None, dict.fromkeys(noise, one))
+    assert own["base", "y"] == noise["base", "y"]
+    assert 1e-6 < own[probe.case, "y"].rms < 1e-5
+    assert 1e-6 < own[probe.case, "y"].peaks.max() < 1e-5
+    assert noise[probe.case, "y"].rms == 1e-8
+    assert add_own_rounding({}, [probe], served, None, dict.fromkeys(noise, one)) == {}
 
 
 @pytest.mark.parametrize(
