@@ -20,7 +20,7 @@ from paritygate.converter.errors import ConverterError, ExportError
 from paritygate.converter.exporters.binding import Binding
 from paritygate.converter.exporters.edges import edge_cases, unasked_note
 from paritygate.converter.exporters.telling import TellingSizes, telling_sizes
-from paritygate.converter.parity.feeds import EXTREMES, WIDE, Case, make_feeds, plan_cases
+from paritygate.converter.parity.feeds import EXTREMES, Case, is_wide, make_feeds, plan_cases
 from paritygate.converter.parity.likeness import Moments, as_example, example_moments, like_cases
 from paritygate.converter.types import Array, Dim, DType, Feeds, Signature, TensorSpec
 
@@ -196,6 +196,7 @@ def capture(
     said.notes += [note for sizes in told.values() for note in sizes.untold]
     said.notes += unasked_note(binding, edges)
     said.notes += _unasked(said.probes, _told_ranges(source.model, binding))
+    said.notes += _as_in_example(said.probes, binding, _known_ranges(source.model, binding, config))
     return said
 
 
@@ -222,6 +223,25 @@ def _unasked(probes: Sequence[Probe], told: Mapping[str, tuple[int, int]]) -> li
     return notes
 
 
+def _as_in_example(
+    probes: Sequence[Probe], binding: Binding, known: Mapping[str, tuple[int, int]]
+) -> list[str]:
+    """A note for each integer input that nobody gave a range: a number beyond those asked may be wrong unseen."""
+    notes: list[str] = []
+    if any(is_wide(probe.case) for probe in probes):
+        return notes
+    for spec in binding.inputs:
+        asked = [probe.inputs[spec.name] for probe in probes if probe.inputs[spec.name].size]
+        if not spec.dtype.is_integer or spec.name in known or not asked:
+            continue
+        low, high = min(int(array.min()) for array in asked), max(int(array.max()) for array in asked)
+        notes.append(
+            f"Input {spec.name!r} was asked numbers from {low} to {high} only; tell the smallest and largest that "
+            "it takes (--integer-range, integer_ranges=) to have others asked."
+        )
+    return notes
+
+
 def holds_nan(probes: Sequence[Probe]) -> bool:
     """Whether a NaN among the inputs is asked."""
     floats = (array for probe in probes for array in probe.inputs.values() if array.dtype.kind == "f")
@@ -230,7 +250,6 @@ def holds_nan(probes: Sequence[Probe]) -> bool:
 
 BASE_CASE = "base"
 CONSTANT_CASE = f"{EXTREMES}constants"
-_WIDE_CASES = tuple(f"{EXTREMES}{recipe}" for recipe in WIDE)
 _MOST_CONSTANTS = 16
 _ORDINARY = (BASE_CASE, "sweep:", "joint:")
 """Cases of ordinary values: single precision overflows in none of them, where the model is of any use."""
@@ -249,7 +268,7 @@ def _planned(
     moments = {} if source.model.example is None else example_moments(binding.inputs, binding.example)
     likes = _like_cases(binding, moments, config.seed + len(cases))
     for case in _in_order(cases, likes):
-        limits = known if case.name in _WIDE_CASES else ranges
+        limits = known if is_wide(case.name) else ranges
         feeds = make_feeds(signature, case, ranges=limits)
         if case in likes:
             feeds = as_example(binding.inputs, feeds, moments)
@@ -272,12 +291,14 @@ def _beside_constants(
     count = max((-(-len(values) // feeds[name].size) for name, values in asked.items()), default=0)
     for index in range(min(count, 4)):
         moved = {
-            name: np.resize(np.roll(values, -index * feeds[name].size), feeds[name].shape)
+            # NumPy makes floats of Python numbers on both sides of 2**63, so the type comes first.
+            name: np.resize(
+                np.roll(np.array(values, feeds[name].dtype), -index * feeds[name].size), feeds[name].shape
+            )
             for name, values in asked.items()
         }
-        given = {name: moved[name].astype(a.dtype) if name in moved else a for name, a in feeds.items()}
         yield _Question(
-            f"{CONSTANT_CASE}:{index}", dict(base.dims), _acceptable(source.model, binding, given)
+            f"{CONSTANT_CASE}:{index}", dict(base.dims), _acceptable(source.model, binding, feeds | moved)
         )
 
 
@@ -453,7 +474,7 @@ class _Asker:
 def _no_whole_answer(question: _Question, answers: Feeds) -> str | None:
     """Why the wide case proves nothing: floats of integers that they cannot hold are what rounding made them."""
     rounded = [name for name, array in answers.items() if is_floating(array)]
-    if question.case not in _WIDE_CASES or not rounded:
+    if not is_wide(question.case) or not rounded:
         return None
     return f"output {rounded[0]!r} is a float, which cannot hold integers of this size: only rounding would differ"
 

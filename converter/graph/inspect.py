@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 
 import onnx
@@ -120,6 +120,26 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
         yield from attribute.graphs
+
+
+def computed_from(graph: onnx.GraphProto, names: Iterable[str], *, beyond: Collection[str] = ()) -> set[str]:
+    """All values of a graph that hang on the given ones, those included; graphs inside a node count as its inputs.
+
+    Args:
+        graph: Its nodes are in the order in which they are computed.
+        names: Where to begin.
+        beyond: Operators that hand nothing on, such as `Shape` where only the numbers themselves matter.
+    """
+    found = set(names)
+    for node in graph.node:
+        if node.op_type not in beyond and not found.isdisjoint(_taken(node)):
+            found.update(node.output)
+    return found
+
+
+def _taken(node: onnx.NodeProto) -> set[str]:
+    inner = (other for graph in subgraphs(node) for other in graph.node)
+    return set(node.input).union(*map(_taken, inner))
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

@@ -4,7 +4,8 @@ Measured on onnxruntime 1.31.1's CPU kernels: the largest of NaN and 3 is 3 in `
 `TopK`, `ArgMax`, `ArgMin`, `MaxPool` and `GlobalMaxPool`, depending on where the NaN stands; torch,
 TensorFlow, JAX and numpy answer NaN, or its place. All other operators that were tried pass a NaN on. Probes
 do not ask it (a sound model would be refused for inputs that nobody means to send), except where a source
-takes NaN for a missing value.
+takes NaN for a missing value, or the user's example holds it. A graph that puts a number in the place of NaN is
+as little proven of it.
 """
 
 from __future__ import annotations
@@ -17,18 +18,27 @@ from paritygate.converter.graph.inspect import subgraphs
 
 PASS_OVER_NAN = ("ArgMax", "ArgMin", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin", "TopK")
 
+_REMEDY = "Send none, or give samples that hold it (include_samples) to have it proven."
+
 
 def nan_notes(model: onnx.ModelProto) -> list[str]:
-    """A sentence for the manifest where a NaN in a request may end in a number that looks like any other."""
+    """Sentences for the manifest where a NaN in a request may end in a number that looks like any other."""
     if not any(_is_floating(value) for value in model.graph.input):
         return []
-    found = sorted({kind for kind in _kinds(model.graph) if kind in PASS_OVER_NAN})
-    if not found:
-        return []
-    return [
-        f"NaN was not asked: onnxruntime passes over it in {', '.join(found)}, where the source may answer NaN. "
-        "Send none, or give samples that hold it (include_samples) to have it proven."
-    ]
+    kinds = set(_kinds(model.graph))
+    found = sorted(kinds & set(PASS_OVER_NAN))
+    notes = []
+    if found:
+        notes.append(
+            f"NaN was not asked: onnxruntime passes over it in {', '.join(found)}, where the source may answer "
+            f"NaN. {_REMEDY}"
+        )
+    if "IsNaN" in kinds:
+        notes.append(
+            "NaN was not asked, and the graph looks for it (IsNaN): what it puts in its place is not proven. "
+            f"{_REMEDY}"
+        )
+    return notes
 
 
 def _kinds(graph: onnx.GraphProto) -> Iterator[str]:

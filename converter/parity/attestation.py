@@ -31,9 +31,12 @@ def attest(bundle: Bundle, certificate: Certificate, session: Session) -> Attest
     """
     check_certificate(bundle, certificate)
     replay, noise = Replay.of(bundle, certificate.tolerance).with_noise(_proven_noise(certificate))
-    counted = {figure.case for figure in certificate.figures if figure.counted}
-    probes = [probe for probe in replay.probes if probe.case in counted]
-    figures = tuple(figure for probe in probes for figure in replay.figures(probe, session, noise))
+    counted = {(figure.case, figure.output) for figure in certificate.figures if figure.counted}
+    probes = [probe for probe in replay.probes if probe.case in {case for case, _ in counted}]
+    asked = [figure for probe in probes for figure in replay.figures(probe, session, noise)]
+    # An output that only this host gives is in no certificate, and a fault.
+    known = {spec.name for spec in bundle.signature.outputs}
+    figures = tuple(f for f in asked if (f.case, f.output) in counted or f.output not in known)
     if not figures:
         raise ParityError(f"no case of bundle {bundle.name!r} is left to attest; it is not proven.")
     bad = [figure for figure in figures if figure.verdict != "pass"]

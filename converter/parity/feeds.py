@@ -6,6 +6,7 @@ signature and seed give the same bytes on every machine and version.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ RECIPES = {
 
 WIDE = ("wide", "half")
 """Recipes for models that compute with integers of any size."""
+
+_WIDE_NUMBERS = 16
+"""How many integers the cases of one wide recipe hold together at least; fewer meet a fault of halves by luck."""
 
 _FLOAT_ONLY = ("negative", "small", "large")
 
@@ -109,7 +113,9 @@ def plan_cases(
     ]
     planned += [(_joint_name(dims), dims, "random") for dims in _joint(dynamic)]
     planned += [(f"{EXTREMES}{recipe}", base, recipe) for recipe in _extremes(signature)]
-    planned += [(f"{EXTREMES}{recipe}", base, recipe) for recipe in WIDE] if wide else []
+    if wide:
+        draws = range(-(-_WIDE_NUMBERS // max(_fewest_integers(signature, base), 2)))
+        planned += [(wide_name(recipe, k), base, recipe) for recipe in WIDE for k in draws]
     return [Case(name, dims, recipe, seed + index) for index, (name, dims, recipe) in enumerate(planned)]
 
 
@@ -135,6 +141,25 @@ def make_feeds(
     if unknown:
         raise ValueError(f"ranges are given for unknown inputs {', '.join(sorted(unknown))}")
     return {spec.name: _array(spec, case, ranges.get(spec.name)) for spec in signature.inputs}
+
+
+def wide_name(recipe: str, draw: int) -> str:
+    """The name of one draw of a recipe of `WIDE`."""
+    return f"{EXTREMES}{recipe}:{draw}" if draw else f"{EXTREMES}{recipe}"
+
+
+def is_wide(case: str) -> bool:
+    """Whether a case has this name because of its wide integers."""
+    return case.startswith(EXTREMES) and case.split(":")[1] in WIDE
+
+
+def _fewest_integers(signature: Signature, dims: Mapping[str, int]) -> int:
+    sizes = [
+        math.prod(dims[dim] if isinstance(dim, str) else dim for dim in spec.shape)
+        for spec in signature.inputs
+        if spec.dtype.is_integer and spec.shape
+    ]
+    return min(sizes, default=_WIDE_NUMBERS)
 
 
 def _joint(dynamic: Sequence[str]) -> list[dict[str, int]]:
@@ -164,7 +189,7 @@ def _array(spec: TensorSpec, case: Case, limits: Range | None) -> Array:
     if spec.dtype is DType.STRING:
         return _strings(shape, case.recipe, _texts(spec, limits), rng)
     if spec.dtype is DType.BOOL:
-        return _booleans(shape, case.recipe, rng)
+        return _booleans(spec, shape, case.recipe, _bounds(spec, limits) or (0, 1), rng)
     bounds = _bounds(spec, limits)
     if spec.dtype.is_integer and case.recipe in WIDE and bounds is None and shape:
         return (_wide_integers if case.recipe == "wide" else _half_integers)(spec.dtype, shape, rng)
@@ -211,9 +236,21 @@ def _strings(shape: tuple[int, ...], recipe: str, texts: Sequence[str], rng: np.
     return array.reshape(shape)
 
 
-def _booleans(shape: tuple[int, ...], recipe: str, rng: np.random.RandomState) -> Array:
-    if recipe in ("zeros", "ones"):
-        return np.full(shape, recipe == "ones")
+def _booleans(
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    recipe: str,
+    bounds: tuple[float, float],
+    rng: np.random.RandomState,
+) -> Array:
+    low, high = bounds
+    if not {low, high} <= {0, 1}:
+        raise ValueError(
+            f"the range ({low}, {high}) of input {spec.name!r} does not fit bool; expected 0 and 1"
+        )
+    low, high = bool(low), bool(high)
+    if recipe in ("zeros", "ones") or low is high:
+        return np.full(shape, high if recipe == "ones" else low)
     return np.asarray(rng.randint(2, size=shape), dtype=np.bool_)
 
 

@@ -3,6 +3,7 @@
 Where real features lie around 2000 or 50000, a standard normal drives the units of the first layer to one side,
 and weights behind units that stay dead are never asked. These cases draw from a normal with the example's own mean
 and standard deviation, feature by feature, so that the example's scale is asked and none of its rows is sealed.
+Features of whole numbers get whole numbers, and those with missing values as many.
 """
 
 from __future__ import annotations
@@ -26,10 +27,20 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and standard deviation of each feature of one example input, ready to broadcast against it."""
+    """What each feature of one example input is like; all broadcast against it.
+
+    Attributes:
+        mean: float64.
+        deviation: The standard deviation, float64.
+        whole: Whether all its values are whole numbers. Fractions do not ask what decides between those, such as
+            `x > 3` beside `x >= 3`.
+        missing: Share of its values that are NaN.
+    """
 
     mean: Array
     deviation: Array
+    whole: Array
+    missing: Array
 
     @property
     def varies(self) -> bool:
@@ -53,14 +64,23 @@ class Moments:
         square = np.where(finite, values - mean, 0.0) ** 2
         deviation = np.sqrt(square.sum(axis=others, keepdims=True) / count)
         constant = deviation <= _ROUNDING * np.abs(mean)
-        return cls(mean, np.where(constant, 0.0, deviation))
+        whole = np.asarray(np.all(~finite | (values == np.rint(values)), axis=others, keepdims=True))
+        missing = np.isnan(values).mean(axis=others, keepdims=True) if values.size else np.zeros(mean.shape)
+        return cls(mean, np.where(constant, 0.0, deviation), whole, missing)
 
     def applied(self, normal: Array, dtype: DType) -> Array:
-        """Standard normal draws moved to this mean and deviation, kept within what the dtype can hold."""
+        """Standard normal draws moved to be like this, kept within what the dtype can hold."""
         with np.errstate(over="ignore"):
             wide = normal.astype(np.float64) * self.deviation + self.mean
+            wide = np.where(self.whole, np.rint(wide), wide)
             values: Array = wide.astype(dtype.numpy)
-        return np.where(np.isfinite(values.astype(np.float64)), values, normal).astype(dtype.numpy)
+        asked = np.where(np.isfinite(values.astype(np.float64)), values, normal)
+        return np.where(self._left_out(normal), np.nan, asked).astype(dtype.numpy)
+
+    def _left_out(self, normal: Array) -> Array:
+        """Which draws are missing, as often as in the example; by digits that say nothing of a draw's size."""
+        left_out: Array = np.modf(np.abs(normal.astype(np.float64)) * 1e3)[0] < self.missing
+        return left_out
 
 
 def example_moments(inputs: Sequence[TensorSpec], example: Feeds) -> dict[str, Moments]:

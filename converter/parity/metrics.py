@@ -6,7 +6,7 @@ whole numbers: a difference of int64 values beyond 2^53 is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,6 +20,9 @@ Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 SMALLEST_SCALE = 1e-3
 """Share of an output's overall size that counts as the least size of one channel. Without it a channel that is
 nearly always zero, such as the probability of a class never seen, would have to agree to the last bit."""
+
+STEADY = 0.1
+"""Share of its root mean square that the median of a channel whose values are of one size reaches at least."""
 
 
 class ShapeMismatch(ValueError):
@@ -143,16 +146,16 @@ def specials(reference: Array, candidate: Array) -> Specials:
     return Specials(counts[0], counts[1], counts[2], int(differing.sum()))
 
 
-def channel_scale(arrays: Iterable[Array], axis: int | None) -> Float64:
+def channel_scale(arrays: Iterable[Array], axis: int | None, *, smallest: float = SMALLEST_SCALE) -> Float64:
     """The size of an output, one number a channel: the root mean square over all arrays, finite elements only.
 
     Args:
         arrays: The same output in several cases; they may differ in every other axis.
         axis: The channel axis, counted from the front, or None for one number over everything.
+        smallest: Share of the whole output's size that no channel is below.
 
     Returns:
-        float64 that broadcasts against the arrays. No channel is below `SMALLEST_SCALE` of the whole output's
-        size; an output that is zero everywhere has scale 1.
+        float64 that broadcasts against the arrays; an output that is zero everywhere has scale 1.
     """
     total: Any = 0.0
     count: Any = 0
@@ -172,9 +175,32 @@ def channel_scale(arrays: Iterable[Array], axis: int | None) -> Float64:
     if not np.isfinite(overall) or overall == 0.0:
         scale = np.where(np.isfinite(per_channel) & (per_channel > 0), per_channel, 1.0)
     else:
-        scale = np.maximum(per_channel, SMALLEST_SCALE * overall)
+        scale = np.maximum(per_channel, smallest * overall)
     result: Float64 = scale.reshape(shape) if shape else np.asarray(scale, dtype=np.float64)
     return result
+
+
+def steady_channels(arrays: Sequence[Array], axis: int) -> Bools:
+    """Which channels hold values of one size, unlike those that are nearly always zero.
+
+    Args:
+        arrays: The same output in several cases; they may differ in every other axis.
+        axis: The channel axis, counted from the front.
+
+    Returns:
+        One bool a channel, broadcasting against the arrays; False for a channel without a finite value.
+    """
+    moved = [np.moveaxis(to_float64(array), axis, 0) for array in arrays]
+    values = np.abs(np.concatenate([array.reshape(array.shape[0], -1) for array in moved], axis=1))
+    steady = [_is_steady(channel[np.isfinite(channel)]) for channel in values]
+    return np.array(steady, dtype=np.bool_).reshape([-1 if k == axis else 1 for k in range(arrays[0].ndim)])
+
+
+def _is_steady(values: Float64) -> bool:
+    if not values.any():
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.median(values) >= STEADY * np.sqrt(np.mean(np.square(values))))
 
 
 def to_float64(array: Array) -> Float64:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,6 +22,7 @@ from paritygate.converter.errors import ModelRunError
 from paritygate.converter.parity.feeds import EDGES, EXTREMES
 from paritygate.converter.parity.metrics import float_distance, rmse
 from paritygate.converter.parity.nudging import is_uniform, nudge
+from paritygate.converter.parity.scales import Scales
 from paritygate.converter.runtime.onnxruntime import Session
 from paritygate.converter.types import Array, DType, Feeds
 
@@ -50,7 +51,7 @@ MOVES = 3
 def measure_noise(
     probes: Sequence[Probe],
     session: Session,
-    scales: Mapping[tuple[str, str], Array],
+    scales: Scales,
     moved: Session | None = None,
 ) -> Noise:
     """The rounding noise of every case and output for which it can be told.
@@ -88,7 +89,7 @@ def add_own_rounding(
     probes: Sequence[Probe],
     served: Session,
     moved: Session | None,
-    scales: Mapping[tuple[str, str], Array],
+    scales: Scales,
 ) -> Noise:
     """The noise, with what the optimised session itself rounds in cases whose inputs repeat one value.
 
@@ -132,7 +133,7 @@ def _peaks_for(key: tuple[str, str], parts: Sequence[Noise]) -> Array:
     )
 
 
-def _source(probe: Probe, scales: Mapping[tuple[str, str], Array]) -> Noise:
+def _source(probe: Probe, scales: Scales) -> Noise:
     return {
         (probe.case, name): _rounding(probe.outputs[name], [wide], scales[probe.case, name])
         for name, wide in (probe.float64 or {}).items()
@@ -156,9 +157,7 @@ def _peaks(still: Array, answer: Array, scale: Array) -> Array:
     return np.asarray(ratio.max(axis=others, keepdims=True))
 
 
-def _conditioning(
-    probe: Probe, session: Session, moved: Session | None, scales: Mapping[tuple[str, str], Array]
-) -> Noise:
+def _conditioning(probe: Probe, session: Session, moved: Session | None, scales: Scales) -> Noise:
     if probe.case.startswith(EDGES):
         return {}  # it lies on branches on purpose: what one step moves there is no rounding
     try:

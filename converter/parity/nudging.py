@@ -31,6 +31,15 @@ _TAKE_WEIGHTS = _ELEMENTWISE | _PRODUCTS | _CARRIERS
 """Operators of ONNX's own domain whose answer moves a little when a weight does. What else takes a constant may
 jump at it (a threshold, the factors of Resize, the step of a quantiser), so it is left as it is."""
 
+_ML_FACTORS = {
+    "LinearClassifier": ("coefficients", "intercepts"),
+    "LinearRegressor": ("coefficients", "intercepts"),
+    "Scaler": ("offset", "scale"),
+    "SVMClassifier": ("coefficients", "rho", "support_vectors"),
+    "SVMRegressor": ("coefficients", "rho", "support_vectors"),
+}
+"""By operator of ai.onnx.ml, the attributes by which its answer moves a little. Trees jump at theirs."""
+
 
 def nudge(feeds: Feeds, seed: int = 0) -> dict[str, Array]:
     """The same inputs with every float moved up or down by one unit in the last place, the same way each time.
@@ -70,12 +79,15 @@ def nudge_weights(
     rng = np.random.RandomState(seed)
     files = {name: bytearray(data) for name, data in (external_data or {}).items()}
     weights = list(_weights(parsed.graph))
+    factors = [attribute for node in _all_nodes(parsed.graph) for attribute in _factors(node)]
+    for attribute in factors:
+        attribute.floats[:] = _moved(np.array(attribute.floats, np.float32), rng)
     for tensor in weights:
         if is_external(tensor):
             _nudge_in(files[external_location(tensor)], tensor, rng)
         else:
             tensor.CopyFrom(numpy_helper.from_array(_moved(numpy_helper.to_array(tensor), rng), tensor.name))
-    if not weights:
+    if not weights and not factors:
         return None
     return parsed.SerializeToString(), {name: bytes(data) for name, data in files.items()}
 
@@ -91,6 +103,12 @@ def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         alone = np.prod(tensor.dims, dtype=np.int64) < 2  # a factor or an epsilon, not learnt
         if not alone and users[tensor.name] <= _TAKE_WEIGHTS:
             yield tensor
+
+
+def _factors(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
+    """The learnt numbers that an operator of ai.onnx.ml carries itself."""
+    names = _ML_FACTORS.get(node.op_type, ()) if node.domain == "ai.onnx.ml" else ()
+    return [entry for entry in node.attribute if entry.name in names and entry.floats]
 
 
 _FLOATS = frozenset(dtype.onnx for dtype in DType if dtype.is_floating)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,11 +15,10 @@ from paritygate.converter.errors import ModelRunError, ParityError
 from paritygate.converter.graph.inspect import parse_model
 from paritygate.converter.graph.precision import working_precision
 from paritygate.converter.parity.compare import Context, compare_outputs
-from paritygate.converter.parity.feeds import EXTREMES
-from paritygate.converter.parity.likeness import LIKE_EXAMPLE
-from paritygate.converter.parity.metrics import channel_scale, rmse
+from paritygate.converter.parity.metrics import SMALLEST_SCALE, rmse
 from paritygate.converter.parity.noise import Noise, Rounding
 from paritygate.converter.parity.report import Figure, RuntimeInfo
+from paritygate.converter.parity.scales import Scales, channel_axes, output_scales, steady_scales
 from paritygate.converter.parity.tolerance import Tolerance, ToleranceConfig, rung_of
 from paritygate.converter.runtime.onnxruntime import Session
 from paritygate.converter.types import Array, DType, Signature, TensorSpec
@@ -44,14 +42,16 @@ class Replay:
         scales: Scale of each float output, by case and output.
         doubted: Float64 forms that lie further from the source's answer than a sound model rounds; no evidence
             unless the model is seen to round that much (`with_noise`).
+        coarse: By output, steady small channels that could not be held to their own size (`with_own_scales`).
     """
 
     signature: Signature
     probes: tuple[Probe, ...]
     weights: DType | None
     tolerance: ToleranceConfig
-    scales: Mapping[tuple[str, str], Array]
+    scales: Scales
     doubted: Mapping[tuple[str, str], Array] = field(default_factory=dict)
+    coarse: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, bundle: Bundle, tolerance: ToleranceConfig | None = None) -> Replay:
@@ -66,18 +66,58 @@ class Replay:
         _check_base(bundle, probes)
         weights = working_precision(parse_model(bundle.model_bytes()))
         config = tolerance or ToleranceConfig()
-        scales = _scales(bundle.signature, probes)
+        scales = output_scales(bundle.signature, probes)
         believed, doubted = _part_float64(probes, weights, config, scales)
         return cls(bundle.signature, believed, weights, config, scales, doubted)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the verdict should know, one sentence each."""
-        return tuple(
+        small = tuple(
+            f"channel {', '.join(map(str, channels[:3]))}{', ...' if len(channels) > 3 else ''} of output "
+            f"{name!r} is below {SMALLEST_SCALE:g} of the whole output's size and moved by rounding; it was held "
+            f"to {SMALLEST_SCALE:g} of the whole and not to its own size"
+            for name, channels in self.coarse.items()
+        )
+        return small + tuple(
             f"the float64 form of output {name!r} lies further from the source than rounding explains; it was not "
             "used"
             for name in sorted({output for _, output in self.doubted})
         )
+
+    def with_own_scales(self, measure: Callable[[Scales], Noise]) -> Replay:
+        """Hold steady small channels to their own size, where rounding is seen to leave them that exact.
+
+        Args:
+            measure: Gives the noise under given scales.
+        """
+        own = steady_scales(self.signature, self.probes, self.scales)
+        if not own:
+            return self
+        noise = measure({**self.scales, **own})
+        exact = {
+            key: noise[key].peaks <= _row(self._probe(key).outputs[key[1]], self.weights, self.tolerance).atol
+            if key in noise
+            else np.zeros(scale.shape, np.bool_)
+            for key, scale in own.items()
+        }
+        chosen = {key: np.where(exact[key], scale, self.scales[key]) for key, scale in own.items()}
+        return replace(self, scales={**self.scales, **chosen}, coarse=self._coarse(own, chosen))
+
+    def _coarse(self, own: Scales, chosen: Scales) -> dict[str, tuple[int, ...]]:
+        """By output, the channels that have not the size of their own that was wanted for them."""
+        coarse = {}
+        for spec in self.signature.outputs:
+            axis = channel_axes(spec)[-1]
+            channels = {
+                int(index[axis])
+                for case, name in own
+                if name == spec.name and axis is not None
+                for index in np.argwhere(own[case, name] < chosen[case, name])
+            }
+            if channels:
+                coarse[spec.name] = tuple(sorted(channels))
+        return coarse
 
     def with_noise(self, noise: Noise, witness: Session | None = None) -> tuple[Replay, Noise]:
         """Believe the doubted float64 forms of a model that is seen to be as ill-conditioned as they say.
@@ -99,7 +139,7 @@ class Replay:
         believed: Noise = {}
         for key, wide in self.doubted.items():
             reference, scale = self._probe(key).outputs[key[1]], self.scales[key]
-            error, cap = rmse(wide, reference, scale), self._noise_cap(reference)
+            error, cap = rmse(wide, reference, scale), self.noise_cap(reference)
             told = noise[key].rms if key in noise else 0.0
             if witness is not None and error <= _EVIDENT * told and self._distance(key, witness) <= error:
                 told = max(told, error)
@@ -129,7 +169,8 @@ class Replay:
     def _noise_factor(self, reference: Array) -> float:
         return _row(reference, self.weights, self.tolerance).noise_factor
 
-    def _noise_cap(self, reference: Array) -> float:
+    def noise_cap(self, reference: Array) -> float:
+        """Noise of an output like this one that is not believed any more, relative to its scale."""
         return _noise_cap(reference, self.weights, self.tolerance)
 
     @property
@@ -240,7 +281,7 @@ def _part_float64(
     probes: Sequence[Probe],
     weights: DType | None,
     config: ToleranceConfig,
-    scales: Mapping[tuple[str, str], Array],
+    scales: Scales,
 ) -> tuple[tuple[Probe, ...], dict[tuple[str, str], Array]]:
     """Part the float64 forms that lie further from the source's own answer than rounding can bring them.
 
@@ -268,55 +309,6 @@ def _noise_cap(reference: Array, weights: DType | None, config: ToleranceConfig)
 
 def _row(reference: Array, weights: DType | None, config: ToleranceConfig) -> Tolerance:
     return config.table[rung_of(DType.from_numpy(reference.dtype), weights, optimized=False)]
-
-
-def _scales(signature: Signature, probes: Sequence[Probe]) -> dict[tuple[str, str], Array]:
-    """Scale of each float output: that of all ordinary cases together, and the case's own where that is larger.
-
-    Extremes do not set the scale of others: answers to large inputs would loosen what is asked of ordinary ones.
-    Cases on the scale of the user's example and those of a standard normal are held to a scale each, as either
-    may give answers far larger than the other.
-    """
-    scales = {}
-    for spec in signature.outputs:
-        if not spec.dtype.is_floating:
-            continue
-        axes = _channel_axes(spec)
-        ordinary = [probe for probe in probes if not probe.case.startswith(EXTREMES)]
-        scale = {
-            like: _scale([p.outputs[spec.name] for p in ordinary if _is_like(p) is like], axes)
-            for like in {_is_like(p) for p in ordinary}
-        }
-        for probe in probes:
-            pooled = scale[_is_like(probe)]
-            own = _scale([probe.outputs[spec.name]], axes)
-            nothing = not np.any(
-                np.nan_to_num(probe.outputs[spec.name].astype(np.float64), posinf=0.0, neginf=0.0)
-            )
-            scales[probe.case, spec.name] = pooled if nothing else np.maximum(pooled, own)
-    return scales
-
-
-def _is_like(probe: Probe) -> bool:
-    """Whether a case lies on the scale of the user's example."""
-    return probe.case.startswith(LIKE_EXAMPLE)
-
-
-def _scale(arrays: Sequence[Array], axes: Sequence[int | None]) -> Array:
-    """The smallest of the scales along several axes."""
-    return functools.reduce(np.minimum, (channel_scale(arrays, axis) for axis in axes))
-
-
-def _channel_axes(spec: TensorSpec) -> tuple[int | None, ...]:
-    """The last axis of fixed size that is not the first: what stands there means the same in every case.
-
-    Images have their channels last or right after the batch, and nothing tells which; both are taken then, so that
-    no channel hides behind a larger one.
-    """
-    fixed = [axis for axis, dim in enumerate(spec.shape) if axis > 0 and isinstance(dim, int)]
-    if len(spec.shape) > 3 and 1 in fixed:
-        return (1,) if fixed[-1] == 1 else (1, fixed[-1])
-    return (fixed[-1],) if fixed else (None,)
 
 
 def _cpu_name() -> str:

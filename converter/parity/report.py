@@ -63,7 +63,8 @@ class Figure:
         noise_error: The root mean square error as a multiple of what noise explains; None if not measured.
         specials: Counts of NaN and infinities; None unless floats were compared.
         worst: The element that is furthest off; None if there is none.
-        counted: False if the verdict does not rest on this figure, because its dim was demoted.
+        counted: False if the verdict does not rest on this figure: its dim was demoted, or its numbers prove
+            nothing (`undecided`).
     """
 
     output: str

@@ -6,7 +6,8 @@ which shows what the runtime's optimiser did. Both must agree with the source.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from paritygate.converter.bundle import Bundle, Probe
@@ -26,6 +27,7 @@ from paritygate.converter.parity.report import (
 from paritygate.converter.parity.selftest import self_test
 from paritygate.converter.parity.sweep import CaseResult, Ruling, rule
 from paritygate.converter.parity.tolerance import ToleranceConfig
+from paritygate.converter.parity.undecided import REASONS, by_order, by_rounding, only_numbers_differ
 from paritygate.converter.runtime.onnxruntime import CPU, Session, check_installation, open_session
 from paritygate.converter.types import DemotedDim
 
@@ -58,8 +60,10 @@ def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None)
         return _unloadable(bundle, replay, str(error), version)
     moved = _with_moved_weights(model, weights, optimize=False)
     del model, weights
-    noise = measure_noise(replay.probes, plain, replay.scales, moved)
-    del moved
+    measure = functools.partial(measure_noise, replay.probes, plain, moved=moved)
+    replay = replay.with_own_scales(measure)
+    noise = measure(replay.scales)
+    del moved, measure
     replay, noise = replay.with_noise(noise, plain)
     tested = self_test(
         replay.base.outputs, replay.contexts(replay.base, noise), replay.tolerance, replay.weights
@@ -70,7 +74,21 @@ def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None)
         moved = _with_moved_weights(bundle.model_bytes(), bundle.external_data(), optimize=True)
         own = add_own_rounding(noise, unexplained, served, moved, replay.scales)
         as_served = _figures(replay, served, own)
-    return _certify(bundle, replay, served, tested, [*figures, *as_served])
+    figures += as_served
+    return _certify(bundle, replay, served, tested, figures, _undecided(bundle, replay, plain, figures))
+
+
+def _undecided(
+    bundle: Bundle, replay: Replay, plain: Session, figures: Sequence[Figure]
+) -> dict[tuple[str, str], str]:
+    """Cases and outputs whose numbers prove nothing, with the reason; looked for only where some differ."""
+    asked = only_numbers_differ(replay, figures)
+    if not asked:
+        return {}
+    model, weights = bundle.model_bytes(), bundle.external_data()
+    moved = _with_moved_weights(model, weights, optimize=False)
+    rounded = dict.fromkeys(by_rounding(replay, asked, plain, moved), REASONS["rounding"])
+    return dict.fromkeys(by_order(asked, model, weights), REASONS["order"]) | rounded
 
 
 def _figures(replay: Replay, session: Session, noise: Noise) -> list[Figure]:
@@ -100,12 +118,18 @@ def _with_moved_weights(
 
 
 def _certify(
-    bundle: Bundle, replay: Replay, session: Session, tested: SelfTest, figures: Sequence[Figure]
+    bundle: Bundle,
+    replay: Replay,
+    session: Session,
+    tested: SelfTest,
+    figures: Sequence[Figure],
+    undecided: Mapping[tuple[str, str], str],
 ) -> Certificate:
     dynamic = replay.signature.dynamic_dims()
     trace_dims = {dim: size for dim, size in bundle.trace_dims.items() if dim in dynamic}
-    ruling = rule(_results(replay, figures), trace_dims)
-    judged = tuple(replace(figure, counted=figure.case not in ruling.excused) for figure in figures)
+    telling = [figure for figure in figures if (figure.case, figure.output) not in undecided]
+    ruling = rule(_results(replay, telling), trace_dims)
+    judged = tuple(replace(figure, counted=_is_counted(figure, ruling, undecided)) for figure in figures)
     verdict, reason = _verdict(ruling, judged)
     return Certificate(
         bundle_digest=bundle.digest,
@@ -122,8 +146,17 @@ def _certify(
         self_test=tested,
         figures=judged,
         omitted=tuple(bundle.manifest["probes"]["omitted"]),
-        notes=(*bundle.manifest["notes"], *replay.notes),
+        notes=(*bundle.manifest["notes"], *replay.notes, *_not_counted(undecided)),
     )
+
+
+def _is_counted(figure: Figure, ruling: Ruling, undecided: Mapping[tuple[str, str], str]) -> bool:
+    return figure.case not in ruling.excused and (figure.case, figure.output) not in undecided
+
+
+def _not_counted(undecided: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    for (case, output), reason in sorted(undecided.items()):
+        yield f"output {output!r} differs at {case!r} and was not counted there: {reason}"
 
 
 def _results(replay: Replay, figures: Sequence[Figure]) -> list[CaseResult]:

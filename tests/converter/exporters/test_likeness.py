@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from paritygate.converter.bundle import Bundle, Probe
 from paritygate.converter.exporters import export_model, probing
 from paritygate.converter.parity.replay import Replay
 from paritygate.converter.parity.validate import validate_bundle
-from paritygate.converter.types import Array
+from paritygate.converter.types import Array, DType, TensorSpec
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -118,3 +119,12 @@ def test_rows_of_a_vocabulary_that_no_probe_reads_are_told(rows_of_table: int, n
     ids = [np.array([0, 1]), np.array([1, 4999])]
     probes = [Probe(k, f"case {k}", {}, {"ids": array}, {}, None) for k, array in enumerate(ids)]
     assert probing._unasked(probes, {"ids": (0, rows_of_table - 1)}) == notes
+
+
+def test_integers_that_nobody_gave_a_range_are_told_with_what_was_asked() -> None:
+    spec = TensorSpec("ids", DType.INT64, (2,))
+    probes = [Probe(0, "base", {}, {"ids": np.array([3, 17])}, {}, None)]
+    binding = SimpleNamespace(inputs=(spec,))
+    (note,) = probing._as_in_example(probes, binding, {})
+    assert "'ids' was asked numbers from 3 to 17 only" in note
+    assert probing._as_in_example(probes, binding, {"ids": (0, 99)}) == []

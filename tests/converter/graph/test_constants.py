@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from paritygate.converter.graph.constants import deciding_constants
@@ -34,3 +35,23 @@ def test_constants_of_comparisons_are_found_and_tables_are_not() -> None:
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )  # fmt: skip
     assert deciding_constants(helper.make_model(graph)) == [1_700_000_000, 60, 7, 8]
+
+
+@pytest.mark.parametrize(("size", "expected"), [("x", [60]), ("length", [60, 300_000_000])])
+def test_no_constant_that_may_be_a_size_is_large(size: str, expected: list[int]) -> None:
+    """An int64 Range of 3e8 steps takes 2.4 GB. How long an input is is another matter than what it holds."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Squeeze", ["shape"], ["length"]),
+        helper.make_node("Min", [size, "limit"], ["steps"]),
+        helper.make_node("Equal", ["x", "minute"], ["is_minute"]),
+        helper.make_node("Range", ["zero", "steps", "one"], ["y"]),
+    ]
+    weights = {"limit": 300_000_000, "zero": 0, "one": 1, "minute": 60}
+    graph = helper.make_graph(
+        nodes, "graph",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, ["steps"])],
+        [numpy_helper.from_array(np.int64(value), name) for name, value in weights.items()],
+    )  # fmt: skip
+    assert sorted(deciding_constants(helper.make_model(graph))) == expected

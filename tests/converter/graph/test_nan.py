@@ -49,3 +49,7 @@ def test_there_is_no_note_where_nan_is_passed_on(kind: str) -> None:
 
 def test_integers_hold_no_nan() -> None:
     assert nan_notes(_model("ReduceMax", TensorProto.INT64)) == []
+
+
+def test_a_graph_that_replaces_nan_says_that_it_was_not_asked() -> None:
+    assert "(IsNaN)" in nan_notes(_model("IsNaN"))[0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paritygate.converter._tensors import encode_tensor
-from paritygate.converter.parity.feeds import Case, make_feeds, plan_cases
+from paritygate.converter.parity.feeds import Case, is_wide, make_feeds, plan_cases
 from paritygate.converter.types import DType, Signature, TensorSpec
 
 OUT = (TensorSpec("y", DType.FLOAT32, ("batch",)),)
@@ -151,3 +151,23 @@ def test_a_range_of_an_unknown_input_is_refused() -> None:
 def test_bfloat16_inputs_are_real_bfloat16() -> None:
     array = make_feeds(signature(TensorSpec("x", DType.BFLOAT16, (2,))), Case("c", {}, "random", 1))["x"]
     assert array.dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"), [((1, 1), {True}), ((0, 0), {False}), ((0, 1), {True, False})]
+)
+def test_a_mask_keeps_to_its_range(limits: tuple[int, int], expected: set[bool]) -> None:
+    """A mask without any True in a row is a question that some attention layers have no answer to."""
+    signature = Signature((TensorSpec("mask", DType.BOOL, (4, 8)),), ())
+    asked: set[bool] = set()
+    for case in plan_cases(signature, trace_dims={}):
+        asked |= set(make_feeds(signature, case, ranges={"mask": limits})["mask"].ravel().tolist())
+    assert asked == expected
+
+
+@pytest.mark.parametrize(("size", "draws"), [(1, 8), (2, 8), (5, 4), (16, 1), (100, 1)])
+def test_few_wide_integers_are_drawn_several_times(size: int, draws: int) -> None:
+    signature = Signature((TensorSpec("n", DType.INT64, (size,)),), ())
+    names = [case.name for case in plan_cases(signature, trace_dims={}, wide=True) if is_wide(case.name)]
+    assert len(names) == len(set(names)) == 2 * draws
+    assert {"extreme:wide", "extreme:half"} <= set(names)

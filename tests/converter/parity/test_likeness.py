@@ -70,10 +70,27 @@ def test_a_constant_example_says_nothing(example: Array, varies: bool) -> None:
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64], ids=str)
 def test_no_draw_leaves_the_range_of_its_dtype(dtype: DType) -> None:
     limit = float(ml_dtypes.finfo(dtype.numpy).max)
-    moments = Moments(np.array([[limit]]), np.array([[limit / 4]]))
+    moments = Moments(np.array([[limit]]), np.array([[limit / 4]]), np.array([[False]]), np.array([[0.0]]))
     asked = moments.applied(example_of((50, 1), dtype), dtype)
     assert asked.dtype == dtype.numpy
     assert np.isfinite(asked.astype(np.float64)).all()
+
+
+def test_features_of_whole_numbers_are_asked_whole_numbers() -> None:
+    """Fractions do not tell `x > 3` from `x >= 4`."""
+    example = np.column_stack([np.arange(40) % 5, np.linspace(0, 5, 40)]).astype(np.float32)
+    asked = Moments.of(TABLE, example).applied(example_of((200, 2)), DType.FLOAT32)
+    assert (asked[:, 0] == np.rint(asked[:, 0])).all()
+    assert len(np.unique(asked[:, 0])) > 5
+    assert (asked[:, 1] != np.rint(asked[:, 1])).all()
+
+
+def test_missing_values_are_asked_as_often_as_in_the_example() -> None:
+    example = example_of((400, 2))
+    example[::4, 1] = np.nan
+    asked = Moments.of(TABLE, example).applied(example_of((4000, 2)), DType.FLOAT32)
+    assert not np.isnan(asked[:, 0]).any()
+    assert 0.2 < np.isnan(asked[:, 1]).mean() < 0.3
 
 
 def test_integers_and_masks_are_left_as_they_are() -> None:

@@ -136,3 +136,22 @@ def test_a_model_moves_the_same_way_each_time() -> None:
     data = model.SerializeToString()
     assert nudge_weights(data) == nudge_weights(data)
     assert nudge_weights(data) != nudge_weights(data, seed=1)
+
+
+def test_the_coefficients_that_an_operator_of_trees_and_lines_carries_move() -> None:
+    node = helper.make_node(
+        "LinearRegressor", ["x"], ["y"], domain="ai.onnx.ml", coefficients=[0.5, 0.0, 1.0, -2.0], targets=1
+    )
+    moved = nudge_weights(model_of([node], SIGNATURE).SerializeToString())
+    assert moved is not None
+    found = next(a.floats for a in onnx.load_from_string(moved[0]).graph.node[0].attribute if len(a.floats))
+    relative = np.abs(np.array(found) - [0.5, 0.0, 1.0, -2.0])
+    assert (relative[[0, 2, 3]] > 0).all()
+    assert (relative < 1e-6).all()
+
+
+def test_the_thresholds_of_a_tree_stay() -> None:
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", nodes_values=[0.5], target_weights=[1.0]
+    )
+    assert nudge_weights(model_of([node], SIGNATURE).SerializeToString()) is None
