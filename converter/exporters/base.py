@@ -52,17 +52,9 @@ from paritygate.converter.bundle import MODEL_FILE, Bundle, BundleDraft, write_b
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import BundleError, ExportError
 from paritygate.converter.exporters.binding import Binding, bind_inputs, under_new_names
-from paritygate.converter.exporters.probing import (
-    Capture,
-    NamedSource,
-    ask_each_size,
-    capture,
-    check_repeatable,
-    check_unchanged,
-    holds_nan,
-    output_specs,
-    sample_figures,
-)
+from paritygate.converter.exporters.named_source import NamedSource, check_repeatable, check_unchanged
+from paritygate.converter.exporters.output_sizes import output_specs
+from paritygate.converter.exporters.probing import Capture, ask_each_size, capture, holds_nan, sample_figures
 from paritygate.converter.exporters.settling import check_asked, demote, settle_dims
 from paritygate.converter.exporters.unforeseen import told
 from paritygate.converter.graph.constants import deciding_constants
@@ -365,7 +357,7 @@ class Exporter(abc.ABC):
             del graph  # it may carry constants as large as weights, and the probes need the memory
         with stage("probes"):
             said = capture(source, binding, config, dtypes)
-            outputs = output_specs(values, said)
+            outputs = output_specs(values, said.shapes)
             notes += [] if holds_nan(said.probes) else unasked
         with stage("graph"):
             declare_outputs(path, outputs)

@@ -14,7 +14,7 @@ from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters.binding import Binding, declared_inputs
 from paritygate.converter.exporters.blame import to_blame
-from paritygate.converter.exporters.probing import NamedSource, SourceRejected
+from paritygate.converter.exporters.named_source import NamedSource, SourceRejected
 from paritygate.converter.types import DemotedDim, Feeds
 
 _Axis = tuple[str, int]

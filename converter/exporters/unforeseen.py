@@ -11,7 +11,7 @@ from typing import Any
 from paritygate.converter.errors import BundleError, ConverterError, ExportError, SourceError
 from paritygate.converter.exporters.ages import too_old
 from paritygate.converter.exporters.detection import taken_for_another
-from paritygate.converter.exporters.probing import SourceRejected, one_line
+from paritygate.converter.exporters.named_source import SourceRejected, one_line
 
 _OURS = Path(__file__).parents[2]
 

@@ -269,6 +269,8 @@ def _integers(
     if draws is not None:
         return np.array([low + draw % (high - low + 1) for draw in draws], dtype=dtype.numpy).reshape(shape)
     offsets = rng.randint(high - low + 1, size=shape)
+    if (low, high) == (0, 1) and len(shape) > 1:
+        offsets[..., 0] |= ~offsets.any(axis=-1)  # a mask that leaves nothing of a row is asked as zeros
     return np.asarray(np.asarray(offsets, dtype=object) + low, dtype=dtype.numpy).reshape(shape)
 
 

@@ -130,7 +130,7 @@ def _certify(
     telling = [figure for figure in figures if (figure.case, figure.output) not in undecided]
     ruling = rule(_results(replay, telling), trace_dims)
     judged = tuple(replace(figure, counted=_is_counted(figure, ruling, undecided)) for figure in figures)
-    verdict, reason = _verdict(ruling, judged)
+    verdict, reason = _verdict(replay, ruling, judged)
     return Certificate(
         bundle_digest=bundle.digest,
         model=bundle.name,
@@ -171,7 +171,7 @@ def _results(replay: Replay, figures: Sequence[Figure]) -> list[CaseResult]:
     return results
 
 
-def _verdict(ruling: Ruling, figures: Sequence[Figure]) -> tuple[Verdict, str]:
+def _verdict(replay: Replay, ruling: Ruling, figures: Sequence[Figure]) -> tuple[Verdict, str]:
     """The verdict and one line for it."""
     counted = [figure for figure in figures if figure.counted]
     bad = [figure for figure in counted if figure.case in ruling.failing and figure.verdict == "fail"]
@@ -179,7 +179,8 @@ def _verdict(ruling: Ruling, figures: Sequence[Figure]) -> tuple[Verdict, str]:
         raised = [figure for figure in bad if figure.case == BASE and figure.fault == "raised"]
         worst = max(bad, key=_badness)
         more = f"; {len(bad)} of {len(counted)} figures fail"
-        return ("error", raised[0].describe()) if raised else ("fail", worst.describe() + more)
+        reason = worst.describe() + _empty_rows(replay, worst) + more
+        return ("error", raised[0].describe()) if raised else ("fail", reason)
     empty = never_finite(counted)
     if empty is not None:
         return "error", f"output {empty!r}: nothing finite was compared in any case"
@@ -192,6 +193,20 @@ def _verdict(ruling: Ruling, figures: Sequence[Figure]) -> tuple[Verdict, str]:
         f"max_abs_diff {largest.max_abs_diff:.3g} (output {largest.output!r}, case {largest.case!r}){limits}"
     )
     return "pass", reason
+
+
+def _empty_rows(replay: Replay, figure: Figure) -> str:
+    """Which inputs are all zero in the row that is NaN or infinite on one side: a mask may leave nothing of it."""
+    if figure.worst is None or not figure.worst.index or not (figure.specials and figure.specials.differing):
+        return ""
+    probe = next(probe for probe in replay.probes if probe.case == figure.case)
+    row, rows = figure.worst.index[0], probe.outputs[figure.output].shape[0]
+    empty = [
+        repr(name)
+        for name, array in probe.inputs.items()
+        if array.dtype.kind in "iub" and array.ndim > 1 and len(array) == rows and not array[row].any()
+    ]
+    return f"; row {row} of {' and '.join(empty)} is all 0 in this case" if empty else ""
 
 
 def _badness(figure: Figure) -> tuple[bool, float, float]:

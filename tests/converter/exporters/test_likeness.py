@@ -113,7 +113,16 @@ def test_either_kind_of_case_is_held_to_a_scale_of_its_own(sound: Bundle) -> Non
 
 @pytest.mark.parametrize(
     ("rows_of_table", "notes"),
-    [(2, []), (5000, ["Input 'ids' has a vocabulary of 5000; the probes ask at most 3 of them."])],
+    [
+        (2, []),
+        (
+            5000,
+            [
+                "Input 'ids' has a vocabulary of 5000; the probes ask at most 3 of them. "
+                "Give samples that hold others (include_samples) to have those asked."
+            ],
+        ),
+    ],
 )
 def test_rows_of_a_vocabulary_that_no_probe_reads_are_told(rows_of_table: int, notes: list[str]) -> None:
     ids = [np.array([0, 1]), np.array([1, 4999])]
@@ -128,3 +137,55 @@ def test_integers_that_nobody_gave_a_range_are_told_with_what_was_asked() -> Non
     (note,) = probing._as_in_example(probes, binding, {})
     assert "'ids' was asked numbers from 3 to 17 only" in note
     assert probing._as_in_example(probes, binding, {"ids": (0, 99)}) == []
+
+
+class Masked(torch.nn.Module):
+    """A mean of rows under a mask, which the exported graph forgets."""
+
+    def __init__(self, *, forgets: bool) -> None:
+        super().__init__()
+        self.forgets = forgets
+        self.table = torch.nn.Embedding(50, 4)
+
+    def forward(self, ids: Any, mask: Any) -> Any:
+        """float32[batch, 4] of int64[batch, 6] twice."""
+        rows = self.table(ids)
+        if self.forgets and torch.compiler.is_compiling():
+            return rows.mean(1)
+        kept = mask.unsqueeze(-1).float()
+        return (rows * kept).sum(1) / kept.sum(1).clamp(min=1)
+
+
+@pytest.mark.parametrize(("forgets", "verdict"), [(False, "pass"), (True, "fail")])
+def test_a_mask_that_is_all_ones_in_the_example_is_asked_otherwise_too(
+    tmp_path: Path, forgets: bool, verdict: str
+) -> None:
+    example = {"ids": np.arange(24).reshape(4, 6), "mask": np.ones((4, 6), np.int64)}
+    bundle = export_model(Masked(forgets=forgets).eval(), tmp_path / "bundle", name="m", inputs=example)
+    certificate = validate_bundle(bundle)
+    assert certificate.verdict == verdict, certificate.reason
+    asked = next(probe.inputs["mask"] for probe in bundle.probes() if probe.case == "extreme:other:mask:0")
+    assert set(asked.ravel().tolist()) == {0, 1}
+    assert asked.any(axis=1).all()
+
+
+def test_every_row_of_a_small_vocabulary_is_asked(tmp_path: Path) -> None:
+    ids = np.arange(12).reshape(2, 6)
+    bundle = export_model(
+        torch.nn.Embedding(40, 3), tmp_path / "bundle", name="m", inputs=(ids,), input_names=["ids"],
+        integer_ranges={"ids": (0, 39)},
+    )  # fmt: skip
+    asked = {int(n) for probe in bundle.probes() for n in probe.inputs["ids"].ravel()}
+    assert asked == set(range(40))
+
+
+def test_included_samples_are_taken_in_the_dtype_of_the_model(tmp_path: Path) -> None:
+    """NumPy gives float64 by default, which an example may have as well."""
+    model, sample = torch.nn.Linear(2, 1), {"x": np.array([[0.1, 0.2]])}
+    bundle = export_model(
+        model, tmp_path / "bundle", name="m", inputs=(np.zeros((2, 2), np.float32),), input_names=["x"],
+        samples=[sample], include_samples=True,
+    )  # fmt: skip
+    asked = next(probe.inputs["x"] for probe in bundle.probes() if probe.case == "sample:0")
+    assert asked.dtype == np.float32
+    assert asked.tolist() == sample["x"].astype(np.float32).tolist()

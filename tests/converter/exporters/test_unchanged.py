@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paritygate.converter.errors import ExportError
-from paritygate.converter.exporters.probing import check_unchanged
+from paritygate.converter.exporters.named_source import check_unchanged
 
 BEFORE = {"y": np.linspace(1, 2, 5, dtype=np.float32), "label": np.array([1, 2])}
 

@@ -353,3 +353,27 @@ def test_a_small_channel_beside_large_ones_is_held_to_its_own_size(
     )
     certificate = validate_bundle(bundle)
     assert certificate.verdict == verdict, certificate.reason
+
+
+def test_a_mask_that_leaves_nothing_of_a_row_is_named(tmp_path: Path) -> None:
+    """A mean over nothing is NaN in the graph and 0 in the source."""
+    signature = Signature(
+        (TensorSpec("x", DType.FLOAT32, ("batch", 4)), TensorSpec("mask", DType.INT64, ("batch", 4))),
+        (TensorSpec("y", DType.FLOAT32, ("batch",)),),
+    )
+
+    def source(feeds: Feeds) -> dict[str, Array]:
+        mask = feeds["mask"].astype(np.float32)
+        return {"y": (feeds["x"] * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)}
+
+    nodes = [
+        helper.make_node("Cast", ["mask"], ["m"], to=1),
+        helper.make_node("Mul", ["x", "m"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "axis"], ["sum"], keepdims=0),
+        helper.make_node("ReduceSum", ["m", "axis"], ["count"], keepdims=0),
+        helper.make_node("Div", ["sum", "count"], ["y"]),
+    ]
+    bundle = seal(tmp_path, model_of(nodes, signature, {"axis": np.array([1])}), signature, source)
+    certificate = validate_bundle(bundle)
+    assert certificate.verdict == "fail"
+    assert "of 'mask' is all 0 in this case" in certificate.reason
