@@ -306,9 +306,10 @@ def _sizes(inputs: Sequence[TensorSpec], example: Feeds) -> dict[str, int]:
                 raise ExportError(f"the example is empty along {place}; give one with at least one element.")
             known = sizes.setdefault(dim, size) if isinstance(dim, str) else dim
             if known != size:
+                if not isinstance(dim, str):
+                    raise ExportError(f"{place} has size {size} in the example; the model takes {dim} there.")
                 raise ExportError(
-                    f"{place} has size {size} in the example, but {dim!r} is {known}"
-                    f"{' at ' + places[dim] if isinstance(dim, str) else ''}; "
+                    f"{place} has size {size} in the example, but {dim!r} is {known} at {places[dim]}; "
                     f"sizes that differ need different names in --dynamic (dynamic=)."
                 )
             if isinstance(dim, str):

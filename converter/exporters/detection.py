@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paritygate.converter.checkpoints.factories import build, is_factory
+from paritygate.converter.checkpoints.hugging_face import CONFIG_FILE
 from paritygate.converter.checkpoints.sniffing import advice_on, look_at
 from paritygate.converter.errors import FactoryError, FrameworkMissing, SourceError, SourceNotFound
 from paritygate.converter.names import FRAMEWORK_MODULES
@@ -29,12 +30,24 @@ def detect(source: Any) -> str:
 
 
 def _detect_path(path: Path) -> str:
+    _refuse_a_part(path)
     form = look_at(path)
     if form is not None and form.exporters:
         return form.exporters[0]
     if form is not None:
         raise SourceError(f"{path} is {form.words}. {advice_on(form, path)}")
     return _claimed(path, str(path))
+
+
+def _refuse_a_part(path: Path) -> None:
+    """What is a part of a model, or all of it but a part, is told as that."""
+    if path.name in ("saved_model.pb", "saved_model.pbtxt") and path.is_file():
+        raise SourceError(f"{path} is one file of a SavedModel; give its directory, {path.resolve().parent}.")
+    if path.is_dir() and (path / CONFIG_FILE).is_file() and look_at(path) is None:
+        raise SourceError(
+            f"{path} has a {CONFIG_FILE} as Hugging Face directories have, and no weights beside it "
+            "(model.safetensors or pytorch_model.bin). Save the model there whole: model.save_pretrained(...)."
+        )
 
 
 def _detect_built(factory: str) -> str:

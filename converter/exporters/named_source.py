@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 REASON_LENGTH = 300
 """Characters of a framework's own text that are kept in a reason."""
+
+_MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.{1,200})")
 
 
 class SourceRejected(Exception):
@@ -100,6 +103,9 @@ class NamedSource:
 
 def one_line(error: BaseException) -> str:
     """The first telling line of an exception's text, with its type, cut to `REASON_LENGTH` characters."""
+    missing = _MISSING.search(str(error)) if isinstance(error, TypeError) else None
+    if missing is not None:
+        return f"it is not given {missing[1]}, which it needs"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= REASON_LENGTH else text[: REASON_LENGTH - 1] + "…"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paritygate.converter.checkpoints.factories import build, is_factory
 from paritygate.converter.checkpoints.files import existing_file, file_sha256
+from paritygate.converter.checkpoints.hugging_face import CONFIG_FILE
 from paritygate.converter.checkpoints.sniffing import Form, is_first_for, look_at
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError, FactoryError, SourceError, UnsafeSource
@@ -148,6 +149,16 @@ def _unsafe_script(path: Path) -> UnsafeSource:
     )
 
 
+def _or_its_directory(path: Path) -> str:
+    """Weights beside a `config.json` are those of a Hugging Face directory, which needs no factory."""
+    beside = path.resolve().parent
+    return (
+        f", or give the directory {beside}, whose config.json names it"
+        if (beside / CONFIG_FILE).is_file()
+        else ""
+    )
+
+
 def _from_checkpoint(path: Path, config: ExportConfig) -> SourceModel:
     from paritygate.converter.checkpoints import pytorch as files
     from paritygate.converter.checkpoints import torch_state as states
@@ -161,7 +172,7 @@ def _from_checkpoint(path: Path, config: ExportConfig) -> SourceModel:
     if config.factory is None:
         raise SourceError(
             f"{path} holds weights only; name the code that builds the network for them: "
-            f"factory='module:function' (--factory)."
+            f"factory='module:function' (--factory){_or_its_directory(path)}."
         )
     module, example = _build_module(config.factory)
     notes = states.load_into(module, state, path, config.factory)

@@ -15,7 +15,8 @@ from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters.binding import Binding, declared_inputs
 from paritygate.converter.exporters.blame import to_blame
 from paritygate.converter.exporters.named_source import NamedSource, SourceRejected
-from paritygate.converter.types import DemotedDim, Feeds
+from paritygate.converter.exporters.tying import tie_open_sizes
+from paritygate.converter.types import DemotedDim
 
 _Axis = tuple[str, int]
 
@@ -31,6 +32,7 @@ def settle_dims(source: NamedSource, binding: Binding, config: ExportConfig) -> 
         ExportError: If the source refuses even the user's own example, or ties a dimension that the user named
             to another axis.
     """
+    binding = tie_open_sizes(source, binding, _named_by_user(config))
     if not _accepted(source, binding, binding.trace_dims):
         binding = _settle_grown(source, binding, config)
         binding = _settle_together(source, binding, config)
@@ -81,7 +83,8 @@ def _settle_grown(source: NamedSource, binding: Binding, config: ExportConfig) -
     except SourceRejected as error:
         shapes = ", ".join(f"{n} {a.dtype}{list(a.shape)}" for n, a in binding.example.items())
         raise ExportError(
-            f"the model refuses its own example inputs ({shapes}): {error}. {_hint(binding.example)}"
+            f"the model refuses {'its own' if source.model.example else 'the made-up'} example inputs "
+            f"({shapes}): {str(error).rstrip('.')}. {_hint(source, binding)}"
         ) from error
     for dim, size in list(binding.sizes.items()):
         if binding.trace_dims[dim] == size:
@@ -118,8 +121,16 @@ def _settle_together(source: NamedSource, binding: Binding, config: ExportConfig
         binding = binding.demote(dim, binding.sizes[dim], f"the source takes no other size: {refusal}")
 
 
-def _hint(example: Feeds) -> str:
-    wide = [name for name, array in example.items() if str(array.dtype) == "float64"]
+def _hint(source: NamedSource, binding: Binding) -> str:
+    wide = [name for name, array in binding.example.items() if str(array.dtype) == "float64"]
+    if source.model.example is None and any(
+        isinstance(d, str) for spec in binding.inputs for d in spec.shape
+    ):
+        specs = " ".join(f"--input '{spec}'".replace(": ", ":").replace(", ", ",") for spec in binding.inputs)
+        return (
+            f"Say which sizes are equal by one name for them, as in {specs} (inputs= in Python), or give samples "
+            "(--samples, inputs=)."
+        )
     if wide:
         return (
             f"If the model takes float32, pass {wide[0]}.astype('float32'): numpy gives float64 by default."

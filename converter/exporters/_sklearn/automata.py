@@ -13,81 +13,20 @@ from typing import TypeAlias
 
 import numpy as np
 
+from paritygate.converter.exporters._sklearn.expressions import (
+    MAX_SETS,
+    Chain,
+    Chars,
+    Choice,
+    Node,
+    Repeat,
+    TooLarge,
+    sets_of,
+)
 from paritygate.converter.types import Array
 
 _MAX_STATES = 2000
 _MAX_STEPS = 400
-_MAX_SETS = 60
-
-
-class TooLarge(Exception):
-    """An expression with more repeats or sets than are looked at."""
-
-
-@dataclass(frozen=True, eq=False)
-class Chars:
-    """One character out of a set: bool[0x110000], by code point."""
-
-    members: Array
-
-
-@dataclass(frozen=True)
-class Chain:
-    """One after the other."""
-
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One of several, the first ones preferred."""
-
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """The same again, `least` to `most` times; None is without end."""
-
-    body: Node
-    least: int
-    most: int | None
-    greedy: bool = True
-
-
-Node: TypeAlias = "Chars | Chain | Choice | Repeat"
-
-
-def is_nullable(node: Node) -> bool:
-    """Whether it matches the empty text."""
-    if isinstance(node, Chars):
-        return False
-    if isinstance(node, Repeat):
-        return node.least == 0 or is_nullable(node.body)
-    return (all if isinstance(node, Chain) else any)(is_nullable(item) for item in node.items)
-
-
-def sets_of(node: Node) -> list[Chars]:
-    """Every set of characters in it, from left to right."""
-    if isinstance(node, Chars):
-        return [node]
-    inner = (node.body,) if isinstance(node, Repeat) else node.items
-    return [chars for item in inner for chars in sets_of(item)]
-
-
-def edge_sets(node: Node, *, last: bool) -> list[Chars]:
-    """The sets out of which its first characters may be, or its last ones."""
-    if isinstance(node, Chars):
-        return [node]
-    if isinstance(node, Repeat):
-        return edge_sets(node.body, last=last)
-    found: list[Chars] = []
-    for item in reversed(node.items) if last else node.items:
-        found += edge_sets(item, last=last)
-        if isinstance(node, Chain) and not is_nullable(item):
-            break
-    return found
-
 
 _Places: TypeAlias = "tuple[int, ...]"
 _END = -1
@@ -111,7 +50,7 @@ class Automaton:
         self._steps: list[tuple[int, ...] | Chars] = []
         self._after: list[int] = []
         sets = {id(c.members): c.members for c in [*sets_of(self.node), *map(Chars, self.others)]}
-        if len(sets) > _MAX_SETS:
+        if len(sets) > MAX_SETS:
             raise TooLarge
         code = np.zeros(0x110000, np.int64)
         for place, members in enumerate(sets.values()):

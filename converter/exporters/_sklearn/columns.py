@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paritygate.converter.errors import ExportError
-from paritygate.converter.exporters._sklearn.pools import column_users, known_by_column
+from paritygate.converter.exporters._sklearn.known import column_users, known_by_column
 from paritygate.converter.exporters._sklearn.texts import takes_texts
 from paritygate.converter.exporters.base import SourceInput
 from paritygate.converter.types import DType

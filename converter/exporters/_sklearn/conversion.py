@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from paritygate.converter.errors import ExportError, UnsupportedOperator
+from paritygate.converter.exporters._sklearn.encoders import encoder_converters
 from paritygate.converter.exporters._sklearn.features import feature_converters
 from paritygate.converter.exporters._sklearn.files import first_line
 from paritygate.converter.exporters._sklearn.kernels import kernel_converters
@@ -34,7 +35,9 @@ def to_onnx(estimator: Any, types: Any, opsets: dict[str, int], options: Any) ->
         refuse_wrong(path, part)
         refuse_unlike(path, part)
     own, mended = own_converters(), mended_converters()
-    others = kernel_converters().conversions | feature_converters().conversions
+    others = (
+        kernel_converters().conversions | feature_converters().conversions | encoder_converters().conversions
+    )
     with warnings.catch_warnings(), known_to_skl2onnx(own), _as_skl2onnx_reads(estimator):
         # What skl2onnx still reads of scikit-learn's old attributes is not the user's concern.
         for kind in (DeprecationWarning, FutureWarning):

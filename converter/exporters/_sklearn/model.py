@@ -12,6 +12,7 @@ import onnx
 from paritygate.converter.config import ExportConfig
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters._sklearn.answers import PROBABILITIES, SCORES, as_output, methods, widened
+from paritygate.converter.exporters._sklearn.categories import rounded_categories, unknown_category
 from paritygate.converter.exporters._sklearn.columns import refuse_other_kinds
 from paritygate.converter.exporters._sklearn.constants import check_compared
 from paritygate.converter.exporters._sklearn.conversion import (
@@ -98,6 +99,7 @@ class EstimatorModel(SourceModel):
         self._is_far = narrow and is_far(estimator, scales, example or {})
         self.weights = weights
         self.notes: list[str] = notes
+        notes += rounded_categories(estimator, inputs)
         self._estimator = estimator
         self._feature_names = feature_names(estimator)
         self._methods = methods(estimator)
@@ -128,10 +130,17 @@ class EstimatorModel(SourceModel):
 
     def _ask(self, feeds: Feeds) -> dict[str, Array]:
         table = self._table(feeds)
-        return {
-            name: as_output(name, getattr(self._estimator, method)(table))
-            for name, method in self._methods.items()
-        }
+        try:
+            return {
+                name: as_output(name, getattr(self._estimator, method)(table))
+                for name, method in self._methods.items()
+            }
+        except (ValueError, IndexError) as error:
+            # scikit-learn tells of a category that it does not know by its array, or of an index out of bounds.
+            told = unknown_category(self._estimator, self.inputs, feeds)
+            if told is None:
+                raise
+            raise ValueError(told) from error
 
     def convert(self, request: ConversionRequest) -> None:
         """Write the estimator with skl2onnx, its outputs in the source's own form."""

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from paritygate.converter.errors import UnsupportedOperator
-from paritygate.converter.exporters._sklearn.patterns import TokenPattern, Untranslatable, translated
+from paritygate.converter.exporters._sklearn.expressions import Untranslatable
+from paritygate.converter.exporters._sklearn.patterns import TokenPattern, translated
 from paritygate.converter.exporters._sklearn.tokenizers import LOCALE
 
 _WORDS_IN_TEXT = 7

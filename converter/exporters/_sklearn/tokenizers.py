@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from paritygate.converter.exporters._sklearn.patterns import DOTTED_I, TokenPattern
+from paritygate.converter.exporters._sklearn.lowering import DOTTED_I
+from paritygate.converter.exporters._sklearn.patterns import TokenPattern
 from paritygate.converter.types import Array
 
 LOCALE = "C.UTF-8"

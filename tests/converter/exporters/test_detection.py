@@ -65,6 +65,18 @@ def test_folder_of_no_known_form_is_described(tmp_path: Path) -> None:
         detect("run")
 
 
+def test_a_part_of_a_model_is_told_as_that(tmp_path: Path) -> None:
+    saved, fetched = tmp_path / "saved", tmp_path / "bert"
+    saved.mkdir()
+    (saved / "saved_model.pb").write_bytes(b"\x08\x01")
+    with pytest.raises(SourceError, match=r"one file of a SavedModel; give its directory, .*saved\."):
+        detect(saved / "saved_model.pb")
+    fetched.mkdir()
+    (fetched / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(SourceError, match="no weights beside it"):
+        detect(fetched)
+
+
 def test_absent_file_is_said_to_be_absent() -> None:
     with pytest.raises(SourceNotFound, match="there is no file nothing"):
         detect("nothing")

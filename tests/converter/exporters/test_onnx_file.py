@@ -175,6 +175,18 @@ def test_samples_are_answered_and_stay_out_of_the_bundle(tmp_path: Path) -> None
     assert not any(np.array_equal(probe.inputs["x"], sample["x"]) for probe in bundle.probes())
 
 
+def test_unsigned_integers_beside_constants_keep_every_digit(tmp_path: Path) -> None:
+    """As Python numbers on both sides of 2**63 they became floats."""
+    low, high = 1000, 2**63 + 4097
+    outputs = "(bool[batch, 6] a, bool[batch, 6] b)"
+    text = f"net (uint64[batch, 6] x) => {outputs} {{ a = Less(x, low) b = Less(x, high) }}"
+    weights = {"low": np.array(low, np.uint64), "high": np.array(high, np.uint64)}
+    bundle = _proven(_model(text, **weights), tmp_path)
+    cases = [probe for probe in bundle.probes() if probe.case.startswith("extreme:constants")]
+    asked = {int(number) for probe in cases for number in probe.inputs["x"].ravel()}
+    assert asked == {low - 1, low, low + 1, high - 1, high, high + 1}
+
+
 def test_rows_of_a_table_bound_the_indices(tmp_path: Path) -> None:
     model = _model("net (int64[batch] ids) => (float[batch, 3] y) { c = Cast<to=6>(ids)\n y = Gather(table, c) }",
                    table=np.arange(33, dtype=np.float32).reshape(11, 3))  # fmt: skip

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+import onnx
 import pytest
 
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import ExportError
 from paritygate.converter.exporters import export_model
-from paritygate.converter.exporters.binding import synthetic_sizes, trace_sizes
+from paritygate.converter.exporters.binding import Binding, synthetic_sizes, trace_sizes
+from paritygate.converter.exporters.named_source import NamedSource, SourceRejected
+from paritygate.converter.exporters.tying import tie_open_sizes
+from paritygate.converter.parity.validate import validate_bundle
 from paritygate.converter.types import DType, TensorSpec
 
 torch = pytest.importorskip("torch")
@@ -187,3 +192,61 @@ def test_name_of_no_input_is_refused_in_the_words_it_was_given_in(
 ) -> None:
     with pytest.raises(ExportError, match=said):
         export(torch.nn.Linear(4, 2), tmp_path, torch.ones(2, 4), **options)
+
+
+def _summed(path: Path, *, apart: bool) -> Path:
+    """Two inputs whose second axes the file leaves open under names of their own."""
+    body = (
+        "left = ReduceSum<keepdims=0>(a, one) right = ReduceSum<keepdims=0>(b, one) y = Add(left, right)"
+        if apart
+        else "both = Mul(a, b) y = ReduceSum<keepdims=0>(both, one)"
+    )
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+    net (float[batch, m] a, float[batch, n] b) => (float[batch] y)
+    <int64[1] one = {{1}}> {{ {body} }}"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("apart", "given"), [(True, None), (False, None), (False, 10)], ids=["apart", "made_up", "of_an_example"]
+)
+def test_open_sizes_that_vary_together_only_share_a_name(
+    tmp_path: Path, apart: bool, given: int | None
+) -> None:
+    inputs = None if given is None else {name: np.ones((4, given), np.float32) for name in "ab"}
+    bundle = export(_summed(tmp_path / "net.onnx", apart=apart), tmp_path, inputs)
+    shapes = [spec.shape for spec in bundle.signature.inputs]
+    assert shapes == ([("batch", "m"), ("batch", "n")] if apart else [("batch", "dim1")] * 2)
+    assert validate_bundle(bundle).verdict == "pass"
+    assert any("vary together only" in note for note in bundle.manifest["notes"]) is not apart
+
+
+class ThreeSizes(torch.nn.Module):
+    """Two sequences of one length, a third of its own."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return (a * b).sum(1) + c.sum(1)
+
+
+def test_a_size_that_varies_alone_keeps_its_name() -> None:
+    specs = tuple(TensorSpec(name, DType.FLOAT32, ("batch", f"{name}_dim1")) for name in "abc")
+    sizes = synthetic_sizes(specs)
+    example = {spec.name: np.ones((2, sizes[str(spec.shape[1])]), np.float32) for spec in specs}
+    binding = Binding(tuple("abc"), specs, example, sizes, trace_sizes(sizes))
+
+    class Source:
+        def run(self, _: Binding, feeds: dict[str, Any]) -> None:
+            try:
+                ThreeSizes()(**{name: torch.from_numpy(array) for name, array in feeds.items()})
+            except RuntimeError as error:
+                raise SourceRejected(str(error)) from error
+
+    tied = tie_open_sizes(cast(NamedSource, Source()), binding, ())
+    assert [spec.shape[1] for spec in tied.inputs] == ["dim1", "dim1", "c_dim1"]
+    assert tied.example["a"].shape == tied.example["b"].shape
+
+
+def test_an_input_that_is_missing_is_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="it is not given 'feats', which it needs"):
+        export(Joined(), tmp_path, {"ids": torch.ones(3, 5, dtype=torch.int64)})

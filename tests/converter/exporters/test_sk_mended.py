@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from sklearn.base import ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
@@ -31,12 +32,18 @@ from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.model_selection import RandomizedSearchCV, TunedThresholdClassifierCV
 from sklearn.naive_bayes import CategoricalNB
 from sklearn.neighbors import RadiusNeighborsClassifier, RadiusNeighborsRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Binarizer, OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import (
+    Binarizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    StandardScaler,
+    TargetEncoder,
+)
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from paritygate.converter.bundle import Bundle
-from paritygate.converter.errors import UnsupportedOperator
+from paritygate.converter.errors import ExportError, UnsupportedOperator
 from paritygate.converter.exporters import export_model
 from paritygate.converter.parity.validate import validate_bundle
 from support.tree_faults import threshold_one_step_up
@@ -199,6 +206,109 @@ def test_encoders_that_refuse_the_unknown_are_asked_known_numbers(
     for probe in bundle.probes():
         for column, values in enumerate(probe.inputs["x"].T):
             assert set(values) <= known[column], probe.case
+
+
+_KINDS = np.random.default_rng(0).integers(3, 6, (150, 2)).astype(np.float64)
+_MIXED = np.c_[_KINDS, _X[:, :2]]
+
+
+def _beside_numbers(encoder: Any) -> Any:
+    columns = ColumnTransformer([("kinds", encoder, [0, 1]), ("rest", StandardScaler(), [2, 3])])
+    return make_pipeline(columns, LogisticRegression())
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        OneHotEncoder(handle_unknown="ignore"),
+        OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=5),
+        OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
+        TargetEncoder(),
+    ],
+    ids=["one-hot", "infrequent", "ordinal", "target"],
+)
+@pytest.mark.parametrize("shown", [True, False])
+def test_whole_categories_of_floats_are_told_from_what_is_not_whole(
+    encoder: Any, shown: bool, tmp_path: Path
+) -> None:
+    """skl2onnx takes 3.7 for the category 3, so that a sound model was refused."""
+    model = _beside_numbers(encoder).fit(_MIXED, _TWO)
+    bundle = _prove(model, tmp_path, inputs=_MIXED[:20] if shown else None)
+    asked = np.concatenate([probe.inputs["x"][:, :2] for probe in bundle.probes() if probe.case == "base"])
+    assert set(asked.ravel()) & {3.0, 4.0, 5.0}
+    rows = _MIXED[:6].astype(np.float32)
+    rows[:, 0] = [3.7, np.nextafter(np.float32(4), np.float32(0)), -3.0, 9.0, 4.0, 5.0]
+    session = onnxruntime.InferenceSession(bundle.model_bytes())
+    np.testing.assert_allclose(
+        session.run(["probabilities"], {"x": rows})[0],
+        model.predict_proba(rows.astype(np.float64)),
+        atol=1e-6,
+    )
+
+
+def test_whole_categories_of_floats_stand_beside_texts(tmp_path: Path) -> None:
+    rooms, town = _KINDS[:, :1].astype(np.float32), np.array(["a", "b", "c"], object)[_Y][:, None]
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    model = make_pipeline(encoder, LogisticRegression()).fit(np.hstack([rooms, town]), _TWO)
+    bundle = _prove(model, tmp_path, inputs={"rooms": rooms[:20], "town": town[:20]})
+    given = {"rooms": np.array([[3.7], [4.0]], np.float32), "town": np.array([["a"], ["c"]], object)}
+    (shares,) = onnxruntime.InferenceSession(bundle.model_bytes()).run(["probabilities"], given)
+    np.testing.assert_allclose(shares, model.predict_proba(np.hstack(list(given.values()))), atol=1e-6)
+
+
+def test_ids_that_float32_does_not_have_are_told_apart_in_float64(tmp_path: Path) -> None:
+    ids = _KINDS + 2**25
+    model = make_pipeline(OrdinalEncoder(), Ridge()).fit(ids, _TWO)
+    _prove(model, tmp_path, inputs="x:float64[batch,2]")
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        make_pipeline(SimpleImputer(), OneHotEncoder()),
+        make_union(OneHotEncoder(), OrdinalEncoder()),
+        ColumnTransformer([("inner", ColumnTransformer([("one", OneHotEncoder(), [0])]), [1])]),
+    ],
+    ids=["behind-an-imputer", "in-a-union", "in-nested-columns"],
+)
+def test_encoders_wherever_they_stand_are_asked_what_they_know(encoder: Any, tmp_path: Path) -> None:
+    _prove(make_pipeline(encoder, Ridge()).fit(_KINDS, _TWO), tmp_path, inputs=_KINDS[:20])
+
+
+_KNOWN = "holds 9.* in column 0, where the model knows 3.*, 4.*, 5.* only"
+_KEPT = r"; keep to that \(--integer-range x=3:5, integer_ranges=\)"
+_OUTSIDE: dict[str, tuple[Any, Any, Any, str]] = {
+    "floats": (OneHotEncoder(), _KINDS, np.float32, rf"{_KNOWN}\. Remove"),
+    "integers": (OneHotEncoder(), _KINDS, np.int64, f"{_KNOWN}{_KEPT}"),
+    "ordinals": (OrdinalEncoder(), _KINDS, np.int64, f"{_KNOWN}{_KEPT}"),
+    "counts": (CategoricalNB(), _KINDS, np.int64, r"knows 0, 1, 2, 3, 4, 5 only; keep .*x=0:5"),
+}
+
+
+@pytest.mark.parametrize("name", _OUTSIDE)
+def test_a_sample_with_a_category_that_is_not_known_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    step, data, kind, told = _OUTSIDE[name]
+    model = step if name == "counts" else make_pipeline(step, Ridge())
+    samples = [{"x": np.array([[9, 4]], kind)}]
+    with pytest.raises(ExportError, match=told) as raised:
+        _export(model.fit(data, _TWO), tmp_path, inputs={"x": data[:20].astype(kind)}, samples=samples)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("data", "kind"), [(_KINDS + 2**25 + 1, "int64"), (_KINDS / 10, "float64")])
+def test_categories_that_float32_does_not_have_are_refused_with_the_type_that_has(
+    data: Any, kind: str, tmp_path: Path
+) -> None:
+    model = make_pipeline(OrdinalEncoder(), Ridge()).fit(data, _TWO)
+    with pytest.raises(ExportError, match=rf"float32 does not have.*--input 'x:{kind}\[batch,2\]'"):
+        _export(model, tmp_path, inputs=data[:20])
+
+
+def test_ids_that_float32_takes_for_others_are_noted(tmp_path: Path) -> None:
+    ids = _KINDS + 2**25
+    model = make_pipeline(OrdinalEncoder(), Ridge()).fit(ids, _TWO)
+    notes = _prove(model, tmp_path, inputs=ids[:20]).manifest["notes"]
+    assert any("float32, which does not have all categories" in note and "x:int64" in note for note in notes)
 
 
 def test_counts_of_categories_are_asked_within_them(tmp_path: Path) -> None:

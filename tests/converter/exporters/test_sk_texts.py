@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from sklearn.pipeline import make_pipeline
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import UnsupportedOperator
 from paritygate.converter.exporters import export_model
-from paritygate.converter.exporters._sklearn.patterns import Untranslatable, translated
+from paritygate.converter.exporters._sklearn.expressions import Untranslatable
+from paritygate.converter.exporters._sklearn.patterns import translated
 from paritygate.converter.parity.validate import validate_bundle
 
 _LETTERS = [
@@ -119,6 +122,25 @@ _WITHOUT_FORM = {
 def test_a_pattern_that_would_take_other_tokens_is_refused(pattern: str) -> None:
     with pytest.raises(Untranslatable, match=_WITHOUT_FORM[pattern]):
         translated(pattern, lowercase=True, single_words=False)
+
+
+_OF_MANY_SETS = "".join(map(chr, range(0x4E00, 0x4E00 + 2000)))
+
+
+@pytest.mark.parametrize("pattern", [_OF_MANY_SETS, f"(?i){_OF_MANY_SETS}", "xi?" + "i?" * 50], ids=len)
+def test_a_long_pattern_is_read_in_little_memory(pattern: str) -> None:
+    """A set is a megabyte, and two thousand of them were built before the pattern was refused."""
+    tracemalloc.start()
+    with contextlib.suppress(Untranslatable):
+        translated(pattern, lowercase=True, single_words=False)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 200e6
+
+
+def test_a_pattern_of_too_many_sets_is_refused_in_one_line() -> None:
+    with pytest.raises(Untranslatable, match=r"^it repeats too many or too large sets of characters$"):
+        translated(_OF_MANY_SETS, lowercase=True, single_words=False)
 
 
 _VECTORIZERS: dict[str, Callable[[], Any]] = {
