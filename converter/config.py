@@ -18,7 +18,7 @@ OLDEST_OPSET, NEWEST_OPSET = 13, 23
 EXTERNAL_DATA_THRESHOLD_BYTES = 3 * 2**29
 """Weights above 1.5 GiB go to a side file: a protobuf message cannot pass 2 GiB, and the graph needs room."""
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _SPEC = re.compile(r"(?P<name>[^:\[\]]+):(?P<dtype>\w+)(?:\[(?P<shape>[^\[\]]*)\])?")
 
 
@@ -31,7 +31,7 @@ class ExportConfig:
     """
 
     name: str
-    """The model's name in the manifest: letters, digits, `_`, `-` and `.`, at most 128 characters."""
+    """The model's name in the manifest: letters, digits, `_`, `-` and `.`, at most 200 characters."""
 
     inputs: Any = None
     """Example inputs: an array, a tuple (positional) or a dict (by name) of arrays, or `TensorSpec`s and texts
@@ -93,7 +93,7 @@ class ExportConfig:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
                 f"name {self.name!r} cannot be a model name; expected letters, digits, '_', '-' or '.', "
-                f"not beginning with '-' or '.', at most 128 characters."
+                f"not beginning with '-' or '.', at most 200 characters."
             )
         if isinstance(self.opset, bool) or not isinstance(self.opset, int):
             raise ValueError(f"opset must be a whole number, got {self.opset!r}.")  # noqa: TRY004 - one kind

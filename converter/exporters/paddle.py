@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -80,7 +81,10 @@ def _require_paddle() -> None:
 
 
 def _open(source: Any, config: ExportConfig, folder: Path) -> SourceModel:
-    import paddle
+    with warnings.catch_warnings():
+        # It is for those who compile operators, which nobody does here.
+        warnings.filterwarnings("ignore", message="No ccache found")
+        import paddle
 
     from paritygate.converter.exporters._paddle.layers import LayerModel
 

@@ -140,8 +140,8 @@ class Session:
         return any(spec.dtype is DType.BFLOAT16 for spec in specs)
 
     @cached_property
-    def _inputs(self) -> dict[str, TensorSpec]:
-        return {spec.name: spec for spec in self.signature.inputs}
+    def _inputs(self) -> dict[str, tuple[np.dtype[Any], int, TensorSpec]]:
+        return {spec.name: (spec.dtype.numpy, len(spec.shape), spec) for spec in self.signature.inputs}
 
     @cached_property
     def _outputs(self) -> dict[str, TensorSpec]:
@@ -160,15 +160,16 @@ class Session:
 
     def _check_feeds(self, feeds: Feeds) -> None:
         known = self._inputs
-        for name in feeds.keys() - known.keys():
-            raise ModelRunError(
-                f"the model has no input {name!r}; its inputs are {', '.join(known) or 'none'}."
-            )
-        for name, spec in known.items():
-            if name not in feeds:
+        for name in feeds:
+            if name not in known:
+                raise ModelRunError(
+                    f"the model has no input {name!r}; its inputs are {', '.join(known) or 'none'}."
+                )
+        for name, (dtype, rank, spec) in known.items():
+            array = feeds.get(name)
+            if array is None:
                 raise ModelRunError(f"input {name!r} is missing; the model takes {spec}.")
-            array = feeds[name]
-            if array.dtype != spec.dtype.numpy or array.ndim != len(spec.shape):
+            if array.dtype != dtype or array.ndim != rank:
                 raise ModelRunError(
                     f"input {name!r} is {array.dtype}{list(array.shape)}; the model takes {spec}."
                 )
@@ -289,6 +290,8 @@ def _attach(options: Any, locations: set[str], external_data: Mapping[str, bytes
 
 
 def _plain(array: Array) -> Array:
+    if array.flags.c_contiguous:
+        return array
     return np.ascontiguousarray(array).reshape(array.shape)
 
 

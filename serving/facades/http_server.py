@@ -10,13 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from paritygate.serving.config import Settings
 from paritygate.serving.facades.base import PortInUse
 
 AsgiApp: TypeAlias = "Callable[[Any, Any, Any], Any]"
 _BACKLOG = 2048
+
+CYCLE = "paritygate.cycle"
+"""Key of the ASGI extension that holds what `answer_whole` takes."""
+
+_JOIN_BELOW_BYTES = 64 * 1024
+"""A larger body is not copied to stand behind its head."""
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -88,6 +94,42 @@ class HttpServer:
         self._server.config.timeout_graceful_shutdown = int(grace_s) + 1
         self._server.should_exit = True
         await self._task
+
+
+def cycle_of(scope: Any) -> RequestResponseCycle | None:
+    """What `answer_whole` takes; None where another server runs the app."""
+    found = scope.get("extensions", {}).get(CYCLE)
+    return None if found is None else found["cycle"]
+
+
+async def answer_whole(cycle: RequestResponseCycle, head: bytes, body: bytes) -> None:
+    """Answer a request with bytes that are ready, and not header by header through ASGI's messages.
+
+    uvicorn looks at every header of every answer with two regular expressions, which is a sixth of what a small
+    model's request costs. Only headers that this gateway itself makes may come this way.
+
+    Args:
+        cycle: The request's own, from `cycle_of`.
+        head: Status line and header lines, Content-Length among them, each with its line end.
+        body: All of the body.
+    """
+    if cycle.flow.write_paused and not cycle.disconnected:
+        await cycle.flow.drain()
+    if cycle.disconnected:
+        return
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    more = b"".join(b"%b: %b\r\n" % header for header in cycle.default_headers)
+    end = more + (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+    if len(body) < _JOIN_BELOW_BYTES:
+        cycle.transport.write(b"".join((head, end, body)))
+    else:
+        cycle.transport.write(head + end)
+        cycle.transport.write(body)
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
 
 
 class _QuietServer(uvicorn.Server):
@@ -172,6 +214,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         if not self.transport.is_closing():
             super().on_headers_complete()
+            self.scope["extensions"] = {CYCLE: {"cycle": self.cycle}}
 
     def on_body(self, body: bytes) -> None:
         """Pass on a body that belongs to a request."""

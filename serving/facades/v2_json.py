@@ -13,6 +13,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -488,6 +489,8 @@ class WireAnswer:
 
 def encode_response(wire: WireRequest, response: InferResponse) -> WireAnswer:
     """The HTTP body of an answer."""
+    if wire.binary_default and not wire.request.outputs and not response.id:
+        return _encode_all_binary(response)
     wishes = {output.name: output.binary for output in wire.request.outputs}
     outputs: list[dict[str, Any]] = []
     blobs: list[bytes] = []
@@ -509,21 +512,45 @@ def encode_response(wire: WireRequest, response: InferResponse) -> WireAnswer:
             special = special or has_special
             entry["data"] = values
         outputs.append(entry)
-    text = _dump(_head(response, outputs), special=special)
+    head = _named(response.id, response.model_name, response.model_version, outputs)
+    text = _dump(head, special=special)
     payload = b"".join(blobs)
     if not payload:
         return WireAnswer(text, None)
     return WireAnswer(text + payload, len(text))
 
 
-def _head(response: InferResponse, outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    head: dict[str, Any] = {}
-    if response.id:
-        head["id"] = response.id
-    head["model_name"] = response.model_name
-    head["model_version"] = str(response.model_version)
-    head["outputs"] = outputs
-    return head
+def _encode_all_binary(response: InferResponse) -> WireAnswer:
+    """An answer whose outputs are all bytes: the text before them hangs on names and shapes alone."""
+    blobs = [v2_binary.encode_raw(DATATYPES[tensor.datatype], tensor.array) for tensor in response.outputs]
+    text = _binary_head(
+        response.model_name,
+        response.model_version,
+        tuple(
+            (tensor.name, tensor.datatype, tensor.array.shape, len(blob))
+            for tensor, blob in zip(response.outputs, blobs, strict=True)
+        ),
+    )
+    payload = b"".join(blobs)
+    return WireAnswer(text + payload, len(text)) if payload else WireAnswer(text, None)
+
+
+@lru_cache(maxsize=1024)
+def _binary_head(
+    model_name: str, model_version: int, outputs: tuple[tuple[str, str, tuple[int, ...], int], ...]
+) -> bytes:
+    entries = [
+        {"name": name, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
+        for name, datatype, shape, size in outputs
+    ]
+    return _dump(_named("", model_name, model_version, entries), special=False)
+
+
+def _named(
+    request_id: str, model_name: str, model_version: int, outputs: list[dict[str, Any]]
+) -> dict[str, Any]:
+    head: dict[str, Any] = {"id": request_id} if request_id else {}
+    return head | {"model_name": model_name, "model_version": str(model_version), "outputs": outputs}
 
 
 def _json_values(tensor: InferTensor) -> tuple[Any, bool]:

@@ -26,7 +26,7 @@ from paritygate.serving.facades.bodies import (
     compress,
 )
 from paritygate.serving.facades.http_errors import STATUS, error_body, log_internal_error
-from paritygate.serving.facades.http_server import HttpServer
+from paritygate.serving.facades.http_server import HttpServer, answer_whole, cycle_of
 from paritygate.serving.facades.steps import Started
 from paritygate.serving.facades.v2_api import build_api
 from paritygate.serving.types import InferResponse, Provenance, Route, answer_facts
@@ -88,6 +88,7 @@ class InferEndpoint:
         self._dataplane = dataplane
         self._settings = dataplane.settings
         self._budget = Budget(dataplane.settings.max_inflight_bytes)
+        self._refuse_reserved = dataplane.settings.reserved_headers == "refuse"
 
     async def __call__(self, scope: Any, receive: Receive, send: Send, match: re.Match[bytes]) -> None:
         """Answer one request; whatever goes wrong becomes one JSON error."""
@@ -96,8 +97,12 @@ class InferEndpoint:
             return
         try:
             with Body(self._budget, self._settings) as body:
-                status, payload, headers = await self._respond(scope, receive, match, body)
-                await _send(send, status, payload, headers)
+                payload, headers = await self._respond(scope, receive, match, body)
+                cycle = cycle_of(scope)
+                if cycle is None or self._dataplane.exiting:
+                    await _send(send, 200, payload, headers)
+                else:
+                    await answer_whole(cycle, _head(tuple(headers)) + b"%d\r\n" % len(payload), payload)
         except ClientGone:
             return
         except ServingError as error:
@@ -107,10 +112,10 @@ class InferEndpoint:
 
     async def _respond(
         self, scope: Any, receive: Receive, match: re.Match[bytes], body: Body
-    ) -> tuple[int, bytes, Headers]:
+    ) -> tuple[bytes, Headers]:
         headers = _as_mapping(scope["headers"])
-        if self._settings.reserved_headers == "refuse":
-            check_no_reserved_headers(name for name, _ in scope["headers"])
+        if self._refuse_reserved:
+            check_no_reserved_headers(headers)
         model, version = _target(match)
         wire = await self._decode(await body.read(headers, receive), headers, model, version)
         wire.request.headers = lambda: _facts(scope["headers"])
@@ -118,7 +123,7 @@ class InferEndpoint:
         answer = v2_json.encode_response(wire, response)
         encoding = accepted_encoding(headers.get(b"accept-encoding"))
         payload, encoding = await compress(answer.body, encoding)
-        return 200, payload, self._answer_headers(answer, response, encoding)
+        return payload, self._answer_headers(answer, response, encoding)
 
     async def _decode(
         self, body: bytes, headers: Mapping[bytes, bytes], model: str, version: str
@@ -275,6 +280,13 @@ def _facts(headers: Headers) -> dict[str, str]:
 @lru_cache(maxsize=4096)
 def _encoded_facts(route: Route, provenance: Provenance) -> Sequence[tuple[bytes, bytes]]:
     return tuple(_encoded(answer_facts(route, provenance)))
+
+
+@lru_cache(maxsize=4096)
+def _head(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """Everything before the body's length in a good answer."""
+    lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+    return b"HTTP/1.1 200 OK\r\n" + lines + b"content-length: "
 
 
 def _encoded(facts: Iterable[tuple[str, str]]) -> Headers:
