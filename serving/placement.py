@@ -18,6 +18,7 @@ _FAST_AGAIN_AFTER = 64
 _LONG_RUN_STRIKES = 8
 _STRIKES_ALLOWED = 24
 _LONG_AT_ONCE = 50
+_DOUBTS = 64
 
 
 class Timed(Generic[T]):
@@ -27,12 +28,12 @@ class Timed(Generic[T]):
         result: What was computed.
         started_ns: In nanoseconds of `time.perf_counter_ns`.
         ended_ns: The same.
-        cpu_ns: CPU time of the thread that ran it, in nanoseconds.
+        cpu_ns: CPU time of the thread that ran it, in nanoseconds; None if it was not asked for.
     """
 
     __slots__ = ("cpu_ns", "ended_ns", "result", "started_ns")
 
-    def __init__(self, result: T, started_ns: int, ended_ns: int, cpu_ns: int) -> None:
+    def __init__(self, result: T, started_ns: int, ended_ns: int, cpu_ns: int | None) -> None:
         self.result = result
         self.started_ns = started_ns
         self.ended_ns = ended_ns
@@ -46,9 +47,12 @@ class RunTimes:
     most as large is known to be long. What counts is the CPU time of the thread: on a busy machine the clock on
     the wall makes every model look long now and then. A size is long after a few long runs in short succession,
     because one may be the garbage collector's; it is long at once if it would have held the loop for very long.
+
+    Asking for a thread's CPU time is a system call, twice a run. What is short on the wall is short: only after a
+    run that was long there are the next ones measured.
     """
 
-    __slots__ = ("_below_ns", "_fast_bytes", "_fast_streak", "_slow_bytes", "_strikes")
+    __slots__ = ("_below_ns", "_doubts", "_fast_bytes", "_fast_streak", "_slow_bytes", "_strikes")
 
     def __init__(self, below_us: float) -> None:
         self._below_ns = int(below_us * 1000)
@@ -56,6 +60,12 @@ class RunTimes:
         self._slow_bytes: int | None = None
         self._fast_streak = 0
         self._strikes = 0
+        self._doubts = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the CPU time of the next run is wanted."""
+        return self._doubts > 0
 
     def is_short(self, size_bytes: int) -> bool:
         """Whether a run with this much input is expected to be short."""
@@ -63,8 +73,17 @@ class RunTimes:
             return False
         return self._slow_bytes is None or size_bytes < self._slow_bytes
 
-    def saw(self, size_bytes: int, cpu_ns: int) -> None:
-        """Take note of a finished run."""
+    def saw(self, size_bytes: int, wall_ns: int, cpu_ns: int | None) -> None:
+        """Take note of a finished run; without its CPU time a long one only makes the next ones be measured."""
+        if cpu_ns is not None:
+            self._doubts = max(0, self._doubts - 1)
+            self._saw(size_bytes, cpu_ns)
+        elif wall_ns <= self._below_ns:
+            self._saw(size_bytes, wall_ns)
+        else:
+            self._doubts = _DOUBTS
+
+    def _saw(self, size_bytes: int, cpu_ns: int) -> None:
         if cpu_ns > self._below_ns:
             self._saw_long(size_bytes, cpu_ns)
             return
@@ -104,10 +123,10 @@ class Runner:
             Unavailable: If too many wait already.
         """
         if times.is_short(size_bytes):
-            timed = _timed(work)
+            timed = _timed(work) if times.in_doubt else _clocked(work)
         else:
             timed = await asyncio.wrap_future(self._submit(work))
-        times.saw(size_bytes, timed.cpu_ns)
+        times.saw(size_bytes, timed.ended_ns - timed.started_ns, timed.cpu_ns)
         return timed
 
     def _submit(self, work: Callable[[], T]) -> Future[Timed[T]]:
@@ -134,3 +153,9 @@ def _timed(work: Callable[[], T]) -> Timed[T]:
     started_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
     result = work()
     return Timed(result, started_ns, time.perf_counter_ns(), time.thread_time_ns() - cpu_ns)
+
+
+def _clocked(work: Callable[[], T]) -> Timed[T]:
+    started_ns = time.perf_counter_ns()
+    result = work()
+    return Timed(result, started_ns, time.perf_counter_ns(), None)

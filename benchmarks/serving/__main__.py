@@ -67,6 +67,9 @@ def _started(command: list[str], ready: Path, log: Path) -> Iterator[Server]:
 def main(chosen: list[str]) -> None:
     if not available():
         sys.exit("wrk is not installed; it is Debian's package wrk.")
+    unknown = set(chosen) - {case.name for case in CASES}
+    if unknown:
+        sys.exit(f"there is no case {min(unknown)}; there are {', '.join(case.name for case in CASES)}.")
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as running:
         folder = Path(scratch)
         files = write_repository(folder / "models")

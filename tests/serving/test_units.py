@@ -50,7 +50,7 @@ def test_free_ports_may_be_asked_for_several_times() -> None:
 
 def seen(times: RunTimes, size: int, microseconds: int, count: int = 1) -> None:
     for _ in range(count):
-        times.saw(size, microseconds * 1000)
+        times.saw(size, 0, microseconds * 1000)
 
 
 def test_model_that_nothing_is_known_of_takes_a_thread() -> None:
@@ -92,6 +92,29 @@ def test_many_short_runs_after_long_ones_are_trusted_again() -> None:
     assert not times.is_short(100)
     seen(times, 100, 50)
     assert times.is_short(100)
+
+
+def test_cpu_time_is_asked_for_after_a_run_that_was_long_on_the_wall_only() -> None:
+    times = RunTimes(200)
+    seen(times, 100, 50, count=20)
+    times.saw(100, 150_000, None)
+    assert not times.in_doubt, "what is short on the wall is short"
+    times.saw(100, 5_000_000, None)
+    assert times.in_doubt
+    assert times.is_short(100), "the machine may have been busy"
+    times.saw(100, 5_000_000, 50_000)
+    assert times.is_short(100), "it was"
+    times.saw(100, 20_000_000, 20_000_000)
+    assert not times.is_short(100)
+
+
+def test_doubts_end_with_the_runs_that_were_measured() -> None:
+    times = RunTimes(200)
+    times.saw(100, 5_000_000, None)
+    for _ in range(64):
+        assert times.in_doubt
+        times.saw(100, 5_000_000, 50_000)
+    assert not times.in_doubt
 
 
 def test_zero_microseconds_always_takes_a_thread() -> None:
