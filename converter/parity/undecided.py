@@ -1,31 +1,24 @@
-"""Extreme cases in which rounding, or the order of equal numbers, decides the answer: their numbers prove nothing.
+"""Cases whose numbers prove nothing: where rounding decides the answer, or anyone's choice (`ordering`).
 
-Only extremes that repeat one value are looked at, as no request does it. A normalisation over equal values divides
-what rounding left by the root of its epsilon, 300 times at 1e-5, and a network has several of them; where scores
-are equal, which of them come first is anyone's choice. Shapes, NaN and infinities count there as everywhere.
+Of rounding only extremes that repeat one value are suspected, as no request does it. A normalisation over equal
+values divides what rounding left by the root of its epsilon, 300 times at 1e-5, and a network has several of them.
+Shapes, NaN and infinities count there as everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Set
 from typing import TypeAlias
 
-import numpy as np
-import onnx
-
 from paritygate.converter.bundle import Probe
-from paritygate.converter.errors import ModelInvalid, ModelRunError
-from paritygate.converter.graph.inspect import computed_from, parse_model
+from paritygate.converter.errors import ModelRunError
 from paritygate.converter.parity.feeds import EXTREMES
 from paritygate.converter.parity.metrics import rmse
 from paritygate.converter.parity.noise import of_one_value
-from paritygate.converter.parity.replay import Replay
+from paritygate.converter.parity.replay import BASE, Replay
 from paritygate.converter.parity.report import Figure
-from paritygate.converter.runtime.onnxruntime import Session, open_session
+from paritygate.converter.runtime.onnxruntime import Session
 from paritygate.converter.types import Array, DType
-
-_ALIKE = 1e-5
-"""Share of the largest score below which two scores are no further apart than rounding may bring them."""
 
 Asked: TypeAlias = "Sequence[tuple[Probe, set[str]]]"
 """Cases, and the outputs of each that are in question."""
@@ -37,13 +30,28 @@ REASONS = {
 
 
 def only_numbers_differ(replay: Replay, figures: Sequence[Figure]) -> Asked:
-    """The outputs of extremes of one value in which numbers differ, and NaN, infinities and shapes do not."""
+    """Cases with the outputs in which numbers differ, and NaN, infinities and shapes do not."""
     differ: dict[str, set[str]] = {}
     for figure in figures:
         special = figure.specials is not None and figure.specials.differing
-        if figure.case.startswith(EXTREMES) and figure.fault == "numbers" and not special:
+        if figure.fault == "numbers" and not special:
             differ.setdefault(figure.case, set()).add(figure.output)
-    return [(p, differ[p.case]) for p in replay.probes if p.case in differ and of_one_value(p)]
+    return [(probe, differ[probe.case]) for probe in replay.probes if probe.case in differ]
+
+
+def repeats_one_value(probe: Probe) -> bool:
+    """Whether a case is an extreme whose float inputs repeat a single value each."""
+    return probe.case.startswith(EXTREMES) and of_one_value(probe)
+
+
+def still_proven(found: Set[tuple[str, str]], probes: Sequence[Probe]) -> set[tuple[str, str]]:
+    """What may be left out: of an output, ordinary cases only if others of them are left to prove it."""
+    ordinary = {probe.case for probe in probes if not probe.case.startswith(EXTREMES)}
+    left_out: dict[str, set[str]] = {}
+    for case, output in found:
+        left_out.setdefault(output, set()).add(case)
+    proven = {output for output, cases in left_out.items() if BASE in ordinary - cases}
+    return {(case, output) for case, output in found if case not in ordinary or output in proven}
 
 
 def by_rounding(
@@ -63,6 +71,8 @@ def by_rounding(
     if moved is None:
         return found
     for probe, outputs in asked:
+        if not repeats_one_value(probe):
+            continue
         try:
             still, answer = session.run(probe.inputs), moved.run(probe.inputs)
         except ModelRunError:
@@ -79,44 +89,3 @@ def _is_moved(still: Array, answer: Array, replay: Replay, key: tuple[str, str],
     if not DType.from_numpy(still.dtype).is_floating or still.shape != answer.shape:
         return False
     return rmse(still, answer, replay.scales[key]) > replay.noise_cap(reference)
-
-
-def by_order(asked: Asked, model: bytes, external_data: Mapping[str, bytes]) -> set[tuple[str, str]]:
-    """Cases and outputs that follow from which of several equal numbers a TopK takes first.
-
-    Args:
-        asked: Outputs by case (`only_numbers_differ`).
-        model: The serialised candidate.
-        external_data: Bytes of its external files by name.
-    """
-    parsed = parse_model(model)
-    ordering = [
-        node for node in parsed.graph.node if node.op_type == "TopK" and node.domain in ("", "ai.onnx")
-    ]
-    after = {node.output[0]: computed_from(parsed.graph, node.output) for node in ordering}
-    if not any(outputs & names for _, outputs in asked for names in after.values()):
-        return set()
-    scores = {node.input[0] for node in ordering} - {value.name for value in parsed.graph.output}
-    inferred = onnx.shape_inference.infer_shapes(parsed).graph
-    parsed.graph.output.extend(v for v in (*inferred.input, *inferred.value_info) if v.name in scores)
-    try:
-        session = open_session(
-            parsed.SerializeToString(), external_data=external_data, optimize=False, intra_op_threads=1
-        )
-        return {
-            (probe.case, name)
-            for probe, outputs in asked
-            for node in ordering
-            if _has_equals(session.run(probe.inputs, [node.input[0]])[node.input[0]], node)
-            for name in outputs & after[node.output[0]]
-        }
-    except (ModelInvalid, ModelRunError):
-        return set()  # nothing is told of it, and the figures stand
-
-
-def _has_equals(scores: Array, node: onnx.NodeProto) -> bool:
-    axis = next((entry.i for entry in node.attribute if entry.name == "axis"), -1)
-    ordered = np.sort(scores.astype(np.float64), axis=axis)
-    steps = np.diff(ordered, axis=axis)
-    largest = np.max(np.abs(ordered), initial=0.0, where=np.isfinite(ordered))
-    return bool((steps <= _ALIKE * largest).any())

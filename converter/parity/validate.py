@@ -14,6 +14,7 @@ from paritygate.converter.bundle import Bundle, Probe
 from paritygate.converter.errors import ModelInvalid
 from paritygate.converter.parity.noise import Noise, add_own_rounding, measure_noise, of_one_value
 from paritygate.converter.parity.nudging import nudge_weights
+from paritygate.converter.parity.ordering import by_order
 from paritygate.converter.parity.replay import BASE, Replay, runtime_info
 from paritygate.converter.parity.report import (
     Certificate,
@@ -27,7 +28,7 @@ from paritygate.converter.parity.report import (
 from paritygate.converter.parity.selftest import self_test
 from paritygate.converter.parity.sweep import CaseResult, Ruling, rule
 from paritygate.converter.parity.tolerance import ToleranceConfig
-from paritygate.converter.parity.undecided import REASONS, by_order, by_rounding, only_numbers_differ
+from paritygate.converter.parity.undecided import REASONS, by_rounding, only_numbers_differ, still_proven
 from paritygate.converter.runtime.onnxruntime import CPU, Session, check_installation, open_session
 from paritygate.converter.types import DemotedDim
 
@@ -87,8 +88,9 @@ def _undecided(
         return {}
     model, weights = bundle.model_bytes(), bundle.external_data()
     moved = _with_moved_weights(model, weights, optimize=False)
-    rounded = dict.fromkeys(by_rounding(replay, asked, plain, moved), REASONS["rounding"])
-    return dict.fromkeys(by_order(asked, model, weights), REASONS["order"]) | rounded
+    rounded = by_rounding(replay, asked, plain, moved)
+    ordered = still_proven(by_order(asked, model, weights), replay.probes)
+    return dict.fromkeys(ordered, REASONS["order"]) | dict.fromkeys(rounded, REASONS["rounding"])
 
 
 def _figures(replay: Replay, session: Session, noise: Noise) -> list[Figure]:
@@ -160,9 +162,10 @@ def _not_counted(undecided: Mapping[tuple[str, str], str]) -> Iterator[str]:
 
 
 def _results(replay: Replay, figures: Sequence[Figure]) -> list[CaseResult]:
-    """For each case the gravest fault of all its figures."""
+    """For each case of which anything counts, the gravest fault of all its figures."""
     results = []
-    for probe in replay.probes:
+    known = {figure.case for figure in figures}
+    for probe in (probe for probe in replay.probes if probe.case in known):
         bad = [figure for figure in figures if figure.case == probe.case and figure.fault is not None]
         gravest = min(bad, key=lambda figure: _GRAVEST_FIRST.index(str(figure.fault)), default=None)
         fault = None if gravest is None else gravest.fault

@@ -76,7 +76,7 @@ _REFUSED = {
     "reads_a_file": ("UnsafeSource", "uses the operator ReadFile in node 'ReadFile' of function .*--trust"),
     "calls_numpy": ("UnsafeSource", "uses the operator PyFunc in node 'PyFunc' of function .*--trust"),
     "module_without_call": ("SourceError", "Holder cannot be called.* or pass one of its functions: serve"),
-    "wrong_example": ("ExportError", "axis 1 of 'x' has size 4 in the example, but"),
+    "wrong_example": ("ExportError", "axis 1 of 'x' has size 4 in the example; the model takes 3"),
 }
 
 

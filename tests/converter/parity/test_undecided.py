@@ -24,6 +24,9 @@ VECTOR = Signature(
     (TensorSpec("x", DType.FLOAT32, ("batch", 64)),), (TensorSpec("y", DType.FLOAT32, ("batch", 64)),)
 )
 
+FLOOR = np.array([-0.4], np.float32)
+"""Two numbers of each row of the base case are above it, and not of each row of all cases."""
+
 
 def best_two(feeds: Feeds, *, off: int = 0) -> dict[str, Array]:
     """The two largest of each row; of equal ones the last comes first, which the graph does the other way."""
@@ -61,6 +64,52 @@ def test_a_place_that_is_wrong_for_other_scores_is_seen(tmp_path: Path) -> None:
     certificate = validate_bundle(bundle)
     assert certificate.verdict == "fail"
     assert "'place'" in certificate.reason
+
+
+def best_two_above(feeds: Feeds, *, swapped: bool = False) -> dict[str, Array]:
+    """As `best_two` of what is above a floor, the rest being equal; `swapped` exchanges both places."""
+    best = best_two({"x": np.maximum(feeds["x"], FLOOR)})
+    return best | {"place": best["place"][:, ::-1]} if swapped else best
+
+
+def with_top_two_above(*, cast: bool) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Max", ["x", "floor"], ["above"]),
+        helper.make_node("TopK", ["above", "two"], ["best", "found" if cast else "place"], axis=-1),
+    ]
+    nodes += [helper.make_node("Cast", ["found"], ["place"], to=7)] if cast else []
+    return model_of(nodes, SCORES, {"two": np.array([2], np.int64), "floor": FLOOR})
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_equal_scores_of_ordinary_cases_have_no_order_either(tmp_path: Path, cast: bool) -> None:
+    bundle = seal(tmp_path, with_top_two_above(cast=cast), SCORES, best_two_above)
+    certificate = validate_bundle(bundle)
+    assert certificate.verdict == "pass", certificate.reason
+    free = {figure.case for figure in certificate.figures if figure.output == "place" and not figure.counted}
+    assert "sweep:batch=17" in free
+    assert ("base", "place") in counted(certificate)
+    assert {("sweep:batch=17", "best"), ("base", "best")} <= counted(certificate)
+    assert attested(bundle, certificate)
+
+
+def test_an_order_that_the_scores_do_not_bear_out_is_seen(tmp_path: Path) -> None:
+    graph = with_top_two_above(cast=False)
+    bundle = seal(tmp_path, graph, SCORES, lambda feeds: best_two_above(feeds, swapped=True))
+    certificate = validate_bundle(bundle)
+    assert certificate.verdict == "fail"
+    assert ("sweep:batch=17", "place") in counted(certificate)
+
+
+def test_an_output_without_an_ordinary_case_that_counts_is_refused(tmp_path: Path) -> None:
+    """All scores are equal in each case: any places would do, and nothing proves those of the graph."""
+    nodes = [
+        helper.make_node("Mul", ["x", "nothing"], ["same"]),
+        helper.make_node("TopK", ["same", "two"], ["best", "place"], axis=1),
+    ]
+    graph = model_of(nodes, SCORES, {"two": np.array([2], np.int64), "nothing": np.zeros(1, np.float32)})
+    bundle = seal(tmp_path, graph, SCORES, lambda feeds: best_two({"x": feeds["x"] * np.float32(0)}))
+    assert validate_bundle(bundle).verdict == "fail"
 
 
 def normalised(x: Array) -> Array:
