@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -144,6 +145,10 @@ class Gateway:
         """Answer health at once, load, then say that requests are answered."""
         for facade in facades.values():
             await facade.start()
+        # The garbage collector need not look at what modules hold again and again while requests wait. Models are
+        # loaded after this, so that it still finds theirs.
+        gc.collect()
+        gc.freeze()
         loading = asyncio.ensure_future(self._load(dataplane))
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
