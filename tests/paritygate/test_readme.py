@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from support.ports import reserve_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<kind>[^\n]*)\n(?P<text>.*?)```\n", re.DOTALL)
@@ -39,16 +41,6 @@ def _listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def _flags(ports: list[int]) -> str:
     return " ".join(f"{flag} {port}" for flag, port in zip(_PORT_FLAGS, ports, strict=True))
 
@@ -58,7 +50,8 @@ def servers() -> Iterator[list[subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
     yield started
     for process in started:
-        os.killpg(process.pid, signal.SIGTERM)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait(40)
 
 
@@ -66,7 +59,7 @@ def servers() -> Iterator[list[subprocess.Popen[bytes]]]:
 @pytest.mark.timeout(420)
 def test_everything_the_readme_shows_works(tmp_path: Path, servers: list[subprocess.Popen[bytes]]) -> None:
     # The one thing that is not as the page has it: other ports, because the defaults may be in use here.
-    ports = _free_ports(len(_PORT_FLAGS))
+    ports = reserve_ports(len(_PORT_FLAGS))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     said = []

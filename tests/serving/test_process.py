@@ -19,6 +19,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from support.gateway import gateway_command, running_gateway
 from support.onnx_models import add_model, slow_model, write_model
+from support.ports import reserve_ports
 
 SLOW = np.eye(256, dtype=np.float32)
 
@@ -154,9 +155,7 @@ def wait_until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
 def test_sigterm_while_loading_ends_at_once(repository: Path, tmp_path: Path) -> None:
     for number in range(200):
         write_model(repository, f"m{number}", add_model(float(number)))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = reserve_ports(1)
     options = ["--allow-unproven", "--http-port", str(port)]
     command = gateway_command(repository, tmp_path / "ready.json", options)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:

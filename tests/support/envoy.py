@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from support.ports import reserve_ports
 from support.shared import ROOT
 
 _TYPES = "type.googleapis.com/envoy.extensions.filters"
@@ -39,7 +39,7 @@ def running_envoy(
         folder: Where the configuration and the log go.
         clusters: Names of upstream clusters; each answers 200 with its own name as the body.
     """
-    admin, port, *upstreams = _free_ports(2 + len(clusters))
+    admin, port, *upstreams = reserve_ports(2 + len(clusters))
     listeners = [_listener("in", port, virtual_hosts)]
     listeners += [_listener(name, at, [_saying(name)]) for name, at in zip(clusters, upstreams, strict=True)]
     bootstrap = {
@@ -96,14 +96,6 @@ def ask(
     body = response.read().decode()
     assert response.status == 200, (response.status, body, headers)
     return body
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
-    return ports
 
 
 def _address(port: int) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sysconfig
 import time
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.ports import reserve_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKEND_MODEL = Path(__file__).parent / "triton_backend" / "model.py"
@@ -132,7 +133,7 @@ def running_triton(
     workdir.mkdir(parents=True, exist_ok=True)
     backends = _backend_directory(environment, workdir)
     shm_prefix = f"pg{secrets.token_hex(4)}_"
-    http, grpc, metrics = _free_ports(3)
+    http, grpc, metrics = reserve_ports(3)
     command = [
         str(_server_folder(environment) / "bin" / "tritonserver"),
         f"--model-repository={repository}",
@@ -219,17 +220,6 @@ def _environ(environment: Path) -> dict[str, str]:
 
 def _python_library_folder() -> str:
     return str(sysconfig.get_config_var("LIBDIR"))
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
 
 
 def _wait_started(triton: Triton) -> None:
