@@ -101,10 +101,10 @@ class Gateway:
         check_installation()
         settings = self._settings
         self._listen_to_signals()
-        models = Models(settings, RepositoryView(settings.repository))
+        runner = Runner(threads=settings.inference_threads, max_queue=settings.max_queue)
+        models = Models(settings, RepositoryView(settings.repository), runner)
         rollouts = Rollouts(_store(settings.rollouts_dir), models, settings)
         models.keep_what_rollouts_name(rollouts.named)
-        runner = Runner(threads=settings.inference_threads, max_queue=settings.max_queue)
         dataplane = DataPlane(settings, models, rollouts, runner, up_to_date=lambda: self._background.healthy)
         facades, ports = self._bind(dataplane)
         try:

@@ -10,7 +10,6 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from paritygate import __version__
@@ -274,8 +273,7 @@ class DataPlane:
         checked = check_request(version.rules, request)
         checked_ns = time.perf_counter_ns()
         names = [output.name for output in checked.outputs]
-        work = partial(version.backend.infer, checked.feeds, names)
-        timed = await self.runner.run(version.times, checked.size_bytes, work)
+        timed = await version.execution.run(checked, names, request.parameters)
         self._check_size(timed.result)
         outputs = [
             _output(version, output, array)

@@ -20,8 +20,9 @@ from typing import TypeVar
 
 from paritygate.serving.config import Settings
 from paritygate.serving.errors import LoadFailed, NotFound, Unavailable
+from paritygate.serving.execution import DirectExecution, Execution
 from paritygate.serving.loading import LoadedVersion, LoadRequest, load_version
-from paritygate.serving.placement import RunTimes
+from paritygate.serving.placement import Runner, RunTimes
 from paritygate.serving.publish.triton_config import ModelConfig
 from paritygate.serving.repository_view import RepositoryView, Snapshot
 from paritygate.serving.statistics import VersionStatistics
@@ -36,15 +37,15 @@ Load = Callable[[LoadRequest], LoadedVersion]
 class Version:
     """One loaded version and everything that is counted about it."""
 
-    def __init__(self, number: int, loaded: LoadedVersion, stamp: object, inline_below_us: float) -> None:
+    def __init__(self, number: int, loaded: LoadedVersion, stamp: object, execution: Execution) -> None:
         self.number = number
         self.backend = loaded.backend
+        self.execution = execution
         self.rules = loaded.rules
         self.provenance = loaded.provenance
         self.attestation = loaded.attestation
         self.stamp = stamp
         self.statistics = VersionStatistics()
-        self.times = RunTimes(inline_below_us if loaded.backend.computes_here else 0)
         self.inflight = 0
         self._idle: asyncio.Event | None = None
 
@@ -159,9 +160,12 @@ class Model:
 class Models:
     """All models of one repository."""
 
-    def __init__(self, settings: Settings, view: RepositoryView, *, load: Load = load_version) -> None:
+    def __init__(
+        self, settings: Settings, view: RepositoryView, runner: Runner, *, load: Load = load_version
+    ) -> None:
         self._settings = settings
         self._view = view
+        self._runner = runner
         self._load = load
         self._models: dict[str, Model] = {}
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="paritygate-load")
@@ -344,7 +348,11 @@ class Models:
         finally:
             model.loading.discard(number)
         model.failures.pop(number, None)
-        self._put_live(model, Version(number, loaded, stamp, self._settings.inline_below_us))
+        self._put_live(model, Version(number, loaded, stamp, self._execution(loaded)))
+
+    def _execution(self, loaded: LoadedVersion) -> Execution:
+        below_us = self._settings.inline_below_us if loaded.backend.computes_here else 0
+        return DirectExecution(loaded.backend, self._runner, RunTimes(below_us))
 
     async def _load_version(self, model: Model, number: int, config: ModelConfig) -> LoadedVersion:
         request = LoadRequest(
@@ -393,6 +401,7 @@ class Models:
         if model.leaving.get(version.number) is version:
             del model.leaving[version.number]
         if version.inflight == 0:
+            await version.execution.close()
             await self._in_loader(version.backend.close)
         if not model.lock.locked():
             self._forget_if_empty(model)

@@ -53,10 +53,10 @@ class Plane:
         self.settings = Settings(
             self.repository, rollouts_dir=root / "state", allow_unproven=True, **settings
         )
-        self.models = Models(self.settings, RepositoryView(self.repository), load=load)
+        self.runner = Runner(threads=1, max_queue=5)
+        self.models = Models(self.settings, RepositoryView(self.repository), self.runner, load=load)
         self.rollouts = Rollouts(self.store, self.models, self.settings)
         self.models.keep_what_rollouts_name(self.rollouts.named)
-        self.runner = Runner(threads=1, max_queue=5)
         self.background = Background()
         self.plane = DataPlane(
             self.settings,

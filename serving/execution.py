@@ -1,0 +1,60 @@
+"""How a checked request becomes outputs: the seam between the data plane and what computes.
+
+A version has one execution from the moment it is loaded. Which one is decided by its backend and its config: runs
+of its own on the loop or in a thread, runs shared with other requests, or a call to another server.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from paritygate.converter.types import Array
+from paritygate.serving.placement import Runner, RunTimes, Timed
+from paritygate.serving.types import Parameter
+from paritygate.serving.validation import CheckedRequest
+
+if TYPE_CHECKING:
+    from paritygate.serving.backends.base import Backend
+
+
+class Execution(abc.ABC):
+    """Answers the checked requests of one version; everything here is called on the event loop."""
+
+    @abc.abstractmethod
+    async def run(
+        self, checked: CheckedRequest, outputs: Sequence[str], parameters: Mapping[str, Parameter]
+    ) -> Timed[list[Array]]:
+        """Compute `outputs`, in that order.
+
+        Args:
+            checked: The request's tensors as the graph takes them, its batch size and its size in bytes.
+            outputs: Names of outputs that the version has.
+            parameters: The request's own, of which `priority` and `timeout` may matter.
+
+        Raises:
+            InvalidArgument: If the runtime blames the values of the inputs.
+            Unavailable: If too many requests wait already.
+            InferenceFailed: If the runtime fails.
+        """
+
+    async def close(self) -> None:  # noqa: B027 - most have nothing to let go of
+        """Let go of what waits; called once no request is in the version."""
+
+
+class DirectExecution(Execution):
+    """Every request is a run of its own: on the event loop where that is known to be short, else in a thread."""
+
+    def __init__(self, backend: Backend, runner: Runner, times: RunTimes) -> None:
+        self._backend = backend
+        self._runner = runner
+        self._times = times
+
+    async def run(
+        self, checked: CheckedRequest, outputs: Sequence[str], parameters: Mapping[str, Parameter]
+    ) -> Timed[list[Array]]:
+        """Run the request by itself."""
+        work = partial(self._backend.infer, checked.feeds, outputs)
+        return await self._runner.run(self._times, checked.size_bytes, work)
