@@ -10,6 +10,7 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from paritygate import __version__
@@ -18,7 +19,7 @@ from paritygate.serving.classification import best_classes
 from paritygate.serving.config import Settings
 from paritygate.serving.errors import InferenceFailed, InvalidArgument, NotFound, ServingError, Unavailable
 from paritygate.serving.models import Model, Models, Version
-from paritygate.serving.placement import Runner
+from paritygate.serving.placement import Runner, Timed
 from paritygate.serving.rollouts import Rollouts
 from paritygate.serving.statistics import Timings
 from paritygate.serving.triton_view import filled_config
@@ -33,7 +34,7 @@ from paritygate.serving.types import (
     Route,
     ServerMetadata,
 )
-from paritygate.serving.validation import as_clients_see_it, check_parameters, check_request
+from paritygate.serving.validation import CheckedRequest, as_clients_see_it, check_parameters, check_request
 
 PLATFORM = "onnxruntime_onnx"
 
@@ -52,6 +53,30 @@ LOAD_REFUSED = "explicit model load / unload is not allowed if polling is enable
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,18}")
 _MAX_PINNED_SEQUENCES = 65_536
+
+
+class Begun:
+    """A request on its way: the version that answers it, and what it became when it was checked.
+
+    Attributes:
+        version: The version that answers; it stays until the request is answered or given up.
+        route: Why this version.
+        request: What the client sent.
+        checked: What the graph takes.
+        began_ns: When it came to the data plane, in nanoseconds of `time.perf_counter_ns`.
+        checked_ns: When it was found right; the same clock.
+    """
+
+    __slots__ = ("began_ns", "checked", "checked_ns", "request", "route", "version")
+
+    checked: CheckedRequest
+    checked_ns: int
+
+    def __init__(self, version: Version, route: Route, request: InferRequest, began_ns: int) -> None:
+        self.version = version
+        self.route = route
+        self.request = request
+        self.began_ns = began_ns
 
 
 class DataPlane:
@@ -147,12 +172,6 @@ class DataPlane:
             return False
         return True
 
-    def _check_open(self) -> None:
-        if self._refusing:
-            raise Unavailable(
-                "the gateway is shutting down and takes no new requests; send it to another one."
-            )
-
     # --- metadata -----------------------------------------------------------------------------------------------
 
     def server_metadata(self) -> ServerMetadata:
@@ -232,66 +251,125 @@ class DataPlane:
             Unavailable: If it does not answer now.
             InferenceFailed: If the runtime fails.
         """
+        begun = self.begin(request)
+        response = self.answer_at_once(begun)
+        return response if response is not None else await self.answer(begun)
+
+    def begin(self, request: InferRequest) -> Begun:
+        """Choose the version that answers, and check the request against it.
+
+        What was begun counts as in flight, and its version stays, until it is answered or given up.
+
+        Raises:
+            InvalidArgument: If the request does not fit the model.
+            NotFound: If there is no such model or version.
+            Unavailable: If it does not answer now.
+        """
         began_ns = time.perf_counter_ns()
         try:
-            self._check_open()
-            check_parameters(request.parameters)
+            if self._refusing:
+                raise Unavailable(
+                    "the gateway is shutting down and takes no new requests; send it to another one."
+                )
+            if request.parameters:
+                check_parameters(request.parameters)
             version, route = self._choose(request)
         except ServingError as error:
             self.unroutable[error.kind.value] += 1
             raise
+        begun = Begun(version, route, request, began_ns)
+        # Nothing was awaited since the version was chosen, so it cannot have gone away.
         self._inflight += 1
+        version.inflight += 1
+        version.statistics.routed(route.rule)
         try:
-            with version:
-                version.statistics.routed(route.rule)
-                return await self._counted(version, route, request, began_ns)
-        finally:
-            self._inflight -= 1
-            if not self._inflight:
-                self._tell_idle()
+            begun.checked = check_request(version.rules, request)
+        except BaseException as error:
+            self._failed(begun, error)
+            raise
+        begun.checked_ns = time.perf_counter_ns()
+        return begun
 
-    def _tell_idle(self) -> None:
-        while self._on_idle:
-            self._on_idle.pop().set()
+    def answer_at_once(self, begun: Begun) -> InferResponse | None:
+        """The answer of a request that has not to wait for anything; None where it has, and nothing was done yet.
 
-    async def _counted(
-        self, version: Version, route: Route, request: InferRequest, began_ns: int
-    ) -> InferResponse:
+        Raises:
+            InvalidArgument: If the runtime blames the values of the inputs, or the answer is too large.
+            InferenceFailed: If the runtime fails.
+        """
         try:
-            return await self._answer(version, route, request, began_ns)
-        except asyncio.CancelledError:
-            version.statistics.failed("CANCELED", time.perf_counter_ns() - began_ns)
+            checked = begun.checked
+            timed = begun.version.execution.run_at_once(checked, [output.name for output in checked.outputs])
+            if timed is None:
+                return None
+            response = self._response(begun, timed)
+        except BaseException as error:
+            self._failed(begun, error)
             raise
-        except ServingError as error:
-            version.statistics.failed(_failure_reason(error), time.perf_counter_ns() - began_ns)
-            error.answered_by = (route, version.provenance)
-            raise
+        self._leave(begun.version)
+        return response
 
-    async def _answer(
-        self, version: Version, route: Route, request: InferRequest, began_ns: int
-    ) -> InferResponse:
-        checked = check_request(version.rules, request)
-        checked_ns = time.perf_counter_ns()
-        names = [output.name for output in checked.outputs]
-        timed = await version.execution.run(checked, names, request.parameters)
+    async def answer(self, begun: Begun) -> InferResponse:
+        """The answer of a request that may have to wait for its turn or for another server.
+
+        Raises:
+            InvalidArgument: If the runtime blames the values of the inputs, or the answer is too large.
+            Unavailable: If too many wait already.
+            InferenceFailed: If the runtime fails.
+        """
+        try:
+            checked = begun.checked
+            names = [output.name for output in checked.outputs]
+            timed = await begun.version.execution.run(checked, names, begun.request.parameters)
+            response = self._response(begun, timed)
+        except BaseException as error:
+            self._failed(begun, error)
+            raise
+        self._leave(begun.version)
+        return response
+
+    def give_up(self, begun: Begun, error: BaseException) -> None:
+        """Let go of a request that was begun and that nobody will answer, and count why."""
+        self._failed(begun, error)
+
+    def _leave(self, version: Version) -> None:
+        version.left()
+        self._inflight -= 1
+        if not self._inflight:
+            while self._on_idle:
+                self._on_idle.pop().set()
+
+    def _failed(self, begun: Begun, error: BaseException) -> None:
+        duration_ns = time.perf_counter_ns() - begun.began_ns
+        if isinstance(error, ServingError):
+            begun.version.statistics.failed(_failure_reason(error), duration_ns)
+            error.answered_by = (begun.route, begun.version.provenance)
+        elif isinstance(error, asyncio.CancelledError):
+            begun.version.statistics.failed("CANCELED", duration_ns)
+        self._leave(begun.version)
+
+    def _response(self, begun: Begun, timed: Timed[list[Array]]) -> InferResponse:
         self._check_size(timed.result)
+        version, checked, request = begun.version, begun.checked, begun.request
         outputs = [
             _output(version, output, array)
             for output, array in zip(checked.outputs, timed.result, strict=True)
         ]
         timings = Timings(
-            queue=timed.started_ns - checked_ns,
-            compute_input=checked_ns - began_ns,
-            compute_infer=timed.ended_ns - timed.started_ns,
-            compute_output=time.perf_counter_ns() - timed.ended_ns,
+            timed.started_ns - begun.checked_ns,
+            begun.checked_ns - begun.began_ns,
+            timed.ended_ns - timed.started_ns,
+            time.perf_counter_ns() - timed.ended_ns,
         )
         version.statistics.succeeded(checked.batch_size, timings)
         return InferResponse(
-            request.model_name, version.number, outputs, route, version.provenance, request.id
+            request.model_name, version.number, outputs, begun.route, version.provenance, request.id
         )
 
     def _check_size(self, arrays: list[Array]) -> None:
-        size = sum(array.nbytes for array in arrays)
+        size = 0
+        for array in arrays:
+            size += array.nbytes
         if size > self.settings.max_response_bytes:
             raise InvalidArgument(
                 f"the answer has {size} bytes, more than the {self.settings.max_response_bytes} that one answer "
@@ -299,7 +377,9 @@ class DataPlane:
             )
 
     def _choose(self, request: InferRequest) -> tuple[Version, Route]:
-        """The version that answers; nothing is awaited between here and its use, so it cannot go away."""
+        """The version that answers, and why."""
+        if not request.parameters:
+            return self._decide(request)
         try:
             return self._decide(request)
         finally:
@@ -310,8 +390,10 @@ class DataPlane:
         model = self.models.get(request.model_name)
         if request.model_version:
             number = int(check_version(request.model_version))
-            return model.version(number), Route(number, "named")
-        route = self._pinned(request) or self._route(model, request)
+            return model.version(number), _named(number)
+        # Most requests belong to no stream and no sequence.
+        keeps_its_version = bool(request.parameters) or request.stream is not None
+        route = (self._pinned(request) if keeps_its_version else None) or self._route(model, request)
         try:
             return model.version(route.version), route
         except NotFound as error:
@@ -322,8 +404,9 @@ class DataPlane:
         route = self.rollouts.route(request)
         if route is None:
             policy = self.settings.default_version
-            route = Route(model.default_version(policy), "latest" if policy == "latest" else "default")
-        self._pin(request, route)
+            route = _unrouted(model.default_version(policy), policy)
+        if request.parameters or request.stream is not None:
+            self._pin(request, route)
         return route
 
     def _pinned(self, request: InferRequest) -> Route | None:
@@ -384,6 +467,16 @@ class DataPlane:
             raise Unavailable("the gateway is shutting down; nothing is loaded or unloaded any more.")
         if not admin and not self.models.explicit:
             raise Unavailable(LOAD_REFUSED)
+
+
+@lru_cache(maxsize=1024)
+def _unrouted(version: int, policy: str) -> Route:
+    return Route(version, "latest" if policy == "latest" else "default")
+
+
+@lru_cache(maxsize=1024)
+def _named(version: int) -> Route:
+    return Route(version, "named")
 
 
 def check_version(text: str) -> str:

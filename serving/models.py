@@ -49,11 +49,8 @@ class Version:
         self.inflight = 0
         self._idle: asyncio.Event | None = None
 
-    def __enter__(self) -> Version:
-        self.inflight += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def left(self) -> None:
+        """Count one request less; whoever chooses this version counts one more in `inflight`."""
         self.inflight -= 1
         if self.inflight == 0 and self._idle is not None:
             self._idle.set()
