@@ -21,7 +21,7 @@ from paritygate.converter.bundle import Probe
 from paritygate.converter.errors import ModelRunError
 from paritygate.converter.parity.feeds import EDGES, EXTREMES
 from paritygate.converter.parity.metrics import float_distance, rmse
-from paritygate.converter.parity.nudging import is_uniform, nudge
+from paritygate.converter.parity.nudging import is_uniform, nudge, redraw
 from paritygate.converter.parity.scales import Scales
 from paritygate.converter.runtime.onnxruntime import Session
 from paritygate.converter.types import Array, DType, Feeds
@@ -43,6 +43,9 @@ class Rounding:
 
 Noise: TypeAlias = "dict[tuple[str, str], Rounding]"
 """By case and output."""
+
+REDRAWS = 8
+"""How often a repeated value is moved to see which part of a difference is rounding."""
 
 MOVES = 3
 """How often inputs move together with the weights."""
@@ -85,32 +88,47 @@ def measure_noise(
 
 
 def add_own_rounding(
-    noise: Noise,
-    probes: Sequence[Probe],
-    served: Session,
-    moved: Session | None,
-    scales: Scales,
+    noise: Noise, probes: Sequence[Probe], served: Session, plain: Session, scales: Scales
 ) -> Noise:
     """The noise, with what the optimised session itself rounds in cases whose inputs repeat one value.
 
     Kernels of the optimiser sum in another order and round more. Elsewhere the error of one position says nothing
-    of the next, so sums and means over positions hide it; where all hold the same value all err alike.
+    of the next, so sums and means over positions hide it; where all hold the same value all err alike. How much
+    that is shows where the value moves a little: what two sessions differ by then falls anew if it is rounding,
+    and stays if one of them computes something else. Only what falls anew is counted.
 
     Args:
         noise: What was measured with graph optimisations off.
         probes: The cases in question (`of_one_value`).
         served: The session as it will serve.
-        moved: The same with every weight moved by one unit in the last place; None if it has no weights.
+        plain: The same model, graph optimisations off.
         scales: Scale of each output by case and output.
     """
-    more = {
-        key: value for probe in probes for key, value in _conditioning(probe, served, moved, scales).items()
-    }
+    more = {key: value for probe in probes for key, value in _redrawn(probe, served, plain, scales).items()}
     return noise | {
         key: Rounding(max(noise[key].rms, own.rms), np.maximum(noise[key].peaks, own.peaks))
         for key, own in more.items()
         if key in noise
     }
+
+
+def _redrawn(probe: Probe, served: Session, plain: Session, scales: Scales) -> Noise:
+    """How far the differences between two sessions scatter about their own mean."""
+    feeds = [redraw(probe.inputs, seed) for seed in range(REDRAWS)]
+    try:
+        pairs = [(served.run(given), plain.run(given)) for given in feeds]
+    except ModelRunError:
+        return {}  # the comparison of this case says so; there is no noise to tell
+    scattered = {}
+    for name, expected in probe.outputs.items():
+        answers = [(ours[name], theirs[name]) for ours, theirs in pairs]
+        alike = all(a.shape == b.shape == expected.shape for a, b in answers)
+        if (probe.case, name) in scales and expected.size and alike:
+            gaps = np.stack([a.astype(np.float64) - b.astype(np.float64) for a, b in answers])
+            scatter = np.nan_to_num(gaps - gaps.mean(axis=0), nan=0.0, posinf=0.0, neginf=0.0)
+            nothing = np.zeros(expected.shape)
+            scattered[probe.case, name] = _rounding(nothing, list(scatter), scales[probe.case, name])
+    return scattered
 
 
 def of_one_value(probe: Probe) -> bool:

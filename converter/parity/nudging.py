@@ -50,6 +50,26 @@ def nudge(feeds: Feeds, seed: int = 0) -> dict[str, Array]:
     return {name: _nudged(array, rng, as_one=is_uniform(array)) for name, array in feeds.items()}
 
 
+def redraw(feeds: Feeds, seed: int) -> dict[str, Array]:
+    """The same inputs with every array of one repeated value scaled a little, so that all its roundings fall anew.
+
+    One unit in the last place changes few of the bits that are rounded away; `REDRAWN` of a value changes all.
+    """
+    rng = np.random.RandomState(seed)
+    return {name: _redrawn(array, rng) if is_uniform(array) else array for name, array in feeds.items()}
+
+
+REDRAWN = 2.0**-12
+"""The largest part of a value by which `redraw` moves it."""
+
+
+def _redrawn(array: Array, rng: np.random.RandomState) -> Array:
+    moved = array.astype(np.float64) * (1.0 + REDRAWN * rng.uniform(-1.0, 1.0))
+    with np.errstate(over="ignore"):
+        narrow: Array = moved.astype(array.dtype)
+    return narrow if np.isfinite(narrow.astype(np.float64)).all() else array
+
+
 def is_uniform(array: Array) -> bool:
     """Whether an array of floats repeats a single value."""
     if array.size < 2 or not DType.from_numpy(array.dtype).is_floating:

@@ -59,7 +59,7 @@ def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None)
         served = open_session(model, external_data=weights)
     except ModelInvalid as error:
         return _unloadable(bundle, replay, str(error), version)
-    moved = _with_moved_weights(model, weights, optimize=False)
+    moved = _with_moved_weights(model, weights)
     del model, weights
     measure = functools.partial(measure_noise, replay.probes, plain, moved=moved)
     replay = replay.with_own_scales(measure)
@@ -72,8 +72,7 @@ def validate_bundle(bundle: Bundle, *, tolerance: ToleranceConfig | None = None)
     figures, as_served = _figures(replay, plain, noise), _figures(replay, served, noise)
     unexplained = _unexplained(replay, [*figures, *as_served])
     if unexplained:
-        moved = _with_moved_weights(bundle.model_bytes(), bundle.external_data(), optimize=True)
-        own = add_own_rounding(noise, unexplained, served, moved, replay.scales)
+        own = add_own_rounding(noise, unexplained, served, plain, replay.scales)
         as_served = _figures(replay, served, own)
     figures += as_served
     return _certify(bundle, replay, served, tested, figures, _undecided(bundle, replay, plain, figures))
@@ -87,7 +86,7 @@ def _undecided(
     if not asked:
         return {}
     model, weights = bundle.model_bytes(), bundle.external_data()
-    moved = _with_moved_weights(model, weights, optimize=False)
+    moved = _with_moved_weights(model, weights)
     rounded = by_rounding(replay, asked, plain, moved)
     ordered = still_proven(by_order(asked, model, weights), replay.probes)
     return dict.fromkeys(ordered, REASONS["order"]) | dict.fromkeys(rounded, REASONS["rounding"])
@@ -100,23 +99,19 @@ def _figures(replay: Replay, session: Session, noise: Noise) -> list[Figure]:
 def _unexplained(replay: Replay, figures: Sequence[Figure]) -> list[Probe]:
     """Cases of one repeated value in which only the optimised session is off by more than the plain one rounds.
 
-    Only these are measured again, with a second optimised session: it takes as long to open as the first. What the
-    plain session gets wrong is the graph's own fault, and no rounding of another's excuses it.
+    Only these are measured again. What the plain session gets wrong is the graph's own fault, and no rounding of
+    another's excuses it.
     """
     failing = {(figure.case, figure.optimized) for figure in figures if (figure.noise_error or 0.0) > 1.0}
     off = {case for case, optimized in failing if optimized and (case, False) not in failing}
     return [probe for probe in replay.probes if probe.case in off and of_one_value(probe)]
 
 
-def _with_moved_weights(
-    model: bytes, external_data: Mapping[str, bytes], *, optimize: bool
-) -> Session | None:
+def _with_moved_weights(model: bytes, external_data: Mapping[str, bytes]) -> Session | None:
     moved = nudge_weights(model, external_data)
     if moved is None:
         return None
-    return open_session(
-        moved[0], external_data=moved[1], optimize=optimize, intra_op_threads=0 if optimize else 1
-    )
+    return open_session(moved[0], external_data=moved[1], optimize=False, intra_op_threads=1)
 
 
 def _certify(

@@ -20,7 +20,7 @@ from paritygate.converter.parity.noise import (
     of_one_value,
 )
 from paritygate.converter.parity.replay import Replay
-from paritygate.converter.runtime.onnxruntime import open_session
+from paritygate.converter.runtime.onnxruntime import Session, open_session
 from paritygate.converter.types import Array, DType, Feeds, Signature, TensorSpec
 from support.sealed import Classifier, classifier_bundle, model_of, scaled, seal
 
@@ -230,23 +230,40 @@ def test_no_rounding_of_the_optimiser_excuses_a_fault_of_the_graph(tmp_path: Pat
     assert plain == ["fail"]
 
 
-def test_a_session_adds_what_it_rounds_itself_to_the_cases_in_question() -> None:
-    """Both give 1 for 1, and x to the 64th moves 64 times as far when its input does."""
+def _session(*nodes: onnx.NodeProto, **weights: float) -> Session:
     signature = Signature((TensorSpec("x", DType.FLOAT32, (4,)),), (TensorSpec("y", DType.FLOAT32, (4,)),))
-    nodes = [helper.make_node("Pow", ["x", "exponent"], ["y"])]
-    served = open_session(
-        model_of(nodes, signature, {"exponent": np.float32([64.0])}).SerializeToString(), optimize=True
+    constants = {name: np.float32([value]) for name, value in weights.items()}
+    return open_session(model_of(list(nodes), signature, constants).SerializeToString())
+
+
+def test_what_falls_anew_when_a_value_moves_is_the_sessions_own_rounding() -> None:
+    """Two ways to the 64th power differ by rounding; a factor that one of them lacks is no rounding."""
+    power = _session(helper.make_node("Pow", ["x", "n"], ["y"]), n=64.0)
+    by_logarithm = _session(
+        helper.make_node("Log", ["x"], ["log"]),
+        helper.make_node("Mul", ["log", "n"], ["product"]),
+        helper.make_node("Exp", ["product"], ["y"]),
+        n=64.0,
     )
-    ones = {"x": np.ones(4, np.float32)}
-    probe = Probe(0, "extreme:ones", {}, ones, {"y": ones["x"]}, None)
-    one = np.ones(())
-    noise = {(case, "y"): Rounding(1e-8, np.array(1e-8)) for case in ("base", probe.case)}
-    own = add_own_rounding(noise, [probe], served, None, dict.fromkeys(noise, one))
+    wrong = _session(
+        helper.make_node("Pow", ["x", "n"], ["right"]),
+        helper.make_node("Mul", ["right", "factor"], ["y"]),
+        n=64.0,
+        factor=1.001,
+    )
+    inputs = {"x": np.full(4, 1.1, np.float32)}
+    probe = Probe(0, "extreme:ones", {}, inputs, power.run(inputs), None)
+    size = np.asarray(1.1**64)
+    noise = {(case, "y"): Rounding(1e-9, np.array(1e-9)) for case in ("base", probe.case)}
+    scales = dict.fromkeys(noise, size)
+    own = add_own_rounding(noise, [probe], by_logarithm, power, scales)
     assert own["base", "y"] == noise["base", "y"]
-    assert 1e-6 < own[probe.case, "y"].rms < 1e-5
-    assert 1e-6 < own[probe.case, "y"].peaks.max() < 1e-5
-    assert noise[probe.case, "y"].rms == 1e-8
-    assert add_own_rounding({}, [probe], served, None, dict.fromkeys(noise, one)) == {}
+    assert 1e-7 < own[probe.case, "y"].rms < 1e-5
+    assert own[probe.case, "y"].peaks.max() >= own[probe.case, "y"].rms
+    assert noise[probe.case, "y"].rms == 1e-9
+    steady = add_own_rounding(noise, [probe], wrong, power, scales)
+    assert steady[probe.case, "y"].rms < 1e-4  # a tenth of the fault, and a thirtieth is what x moves it by
+    assert add_own_rounding({}, [probe], by_logarithm, power, scales) == {}
 
 
 @pytest.mark.parametrize(
