@@ -71,6 +71,14 @@ class Body:
         self._budget.give_back(self._held)
         self._held = 0
 
+    def hold(self, size_bytes: int) -> None:
+        """Count a body that was read elsewhere.
+
+        Raises:
+            Unavailable: If all requests together hold too much.
+        """
+        self._take(size_bytes)
+
     def _take(self, size_bytes: int) -> None:
         self._budget.take(size_bytes)
         self._held += size_bytes
@@ -230,9 +238,14 @@ def _quality(parameters: str) -> float:
         return 0.0
 
 
+def is_worth_compressing(body: bytes) -> bool:
+    """Whether a body is large enough for compression to make it smaller."""
+    return len(body) >= _COMPRESS_FROM_BYTES
+
+
 async def compress(body: bytes, encoding: str) -> tuple[bytes, str]:
     """The body in that encoding, and the encoding it really has; small ones stay as they are."""
-    if not encoding or len(body) < _COMPRESS_FROM_BYTES:
+    if not encoding or not is_worth_compressing(body):
         return body, ""
     window_bits = 16 + zlib.MAX_WBITS if encoding == "gzip" else zlib.MAX_WBITS
     if len(body) >= _OFF_LOOP_FROM_BYTES:

@@ -6,20 +6,24 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeAlias
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from paritygate.serving.config import Settings
 from paritygate.serving.facades.base import PortInUse
+from paritygate.serving.facades.known_heads import KnownHeads
 
 AsgiApp: TypeAlias = "Callable[[Any, Any, Any], Any]"
 _BACKLOG = 2048
 
 CYCLE = "paritygate.cycle"
 """Key of the ASGI extension that holds what `answer_whole` takes."""
+
+BEGUN = "paritygate.begun"
+"""Key of the ASGI extension that holds what a shortcut has begun and the app is to finish."""
 
 _JOIN_BELOW_BYTES = 64 * 1024
 """A larger body is not copied to stand behind its head."""
@@ -47,12 +51,39 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
+class KnownRequest(Protocol):
+    """What a known head means."""
+
+    @property
+    def body_bytes(self) -> int:
+        """Length of the body that follows it."""
+
+
+class Shortcut(Protocol):
+    """Answers requests that came whole and begin with a known head, without ASGI's messages and tasks."""
+
+    def read_head(self, scope: Any) -> KnownRequest | None:
+        """What a head means; None where such requests are to go to the app."""
+
+    def answer(self, known: Any, body: bytes) -> tuple[bytes, bytes] | object | None:
+        """Answer at once, which is for what takes less than a millisecond.
+
+        Returns:
+            Status line with header lines, and the body; or what was begun and has to wait, which the app gets as
+            the scope's extension `BEGUN`; or None if nothing was done.
+        """
+
+    def give_up(self, begun: Any) -> None:
+        """Let go of what was begun: no app will finish it."""
+
+
 class HttpServer:
     """Serves one ASGI app on one socket until it is told to stop."""
 
-    def __init__(self, app: AsgiApp, settings: Settings) -> None:
+    def __init__(self, app: AsgiApp, settings: Settings, shortcut: Shortcut | None = None) -> None:
         self._app = app
         self._settings = settings
+        self._shortcut = shortcut
         self._socket: socket.socket | None = None
         self._server: _QuietServer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -68,7 +99,7 @@ class HttpServer:
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
-            http=_bounded_protocol(self._settings),
+            http=_bounded_protocol(self._settings, self._shortcut),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -119,17 +150,24 @@ async def answer_whole(cycle: RequestResponseCycle, head: bytes, body: bytes) ->
         return
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
-    more = b"".join(b"%b: %b\r\n" % header for header in cycle.default_headers)
-    end = more + (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
-    if len(body) < _JOIN_BELOW_BYTES:
-        cycle.transport.write(b"".join((head, end, body)))
-    else:
-        cycle.transport.write(head + end)
-        cycle.transport.write(body)
+    end = _lines(cycle.default_headers) + (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+    _write(cycle.transport, head + end, body)
     cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
+
+
+def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % header for header in headers)
+
+
+def _write(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
+    if len(body) < _JOIN_BELOW_BYTES:
+        transport.write(head + body)
+    else:
+        transport.write(head)
+        transport.write(body)
 
 
 class _QuietServer(uvicorn.Server):
@@ -140,21 +178,30 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
-def _bounded_protocol(settings: Settings) -> type[HttpToolsProtocol]:
+def _bounded_protocol(settings: Settings, shortcut: Shortcut | None) -> type[HttpToolsProtocol]:
     """The protocol class with this gateway's limits; uvicorn makes the instances itself."""
+    taken = shortcut
+    known = None if taken is None else KnownHeads(taken.read_head)
 
     class Bounded(BoundedProtocol):
         max_header_bytes = settings.max_header_bytes
         head_timeout_s = settings.body_timeout_s
+        shortcut = taken
+        known_heads = known
 
     return Bounded
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Adds to uvicorn's parser what it lacks: a limit and a deadline for a request's head, and errors in JSON."""
+    """Adds to uvicorn's parser what it lacks: a limit and a deadline for a request's head, and errors in JSON.
+
+    Whole requests with a known head go to a shortcut instead of the parser, if there is one (`known_heads`).
+    """
 
     max_header_bytes: int
     head_timeout_s: float
+    shortcut: Shortcut | None = None
+    known_heads: KnownHeads[KnownRequest] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -163,6 +210,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._chunk_bytes = 0
         self._line_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._between_messages = True
+        self._messages_begun = 0
+        self._body_bytes = 0
+        self._begun: object | None = None
+        self._answered_at = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A connection on which nothing comes is idle from the start."""
@@ -177,10 +229,65 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that was idle all the while; answers by the shortcut do not set the clock anew."""
+        left_s = self._answered_at + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0 and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
+
     def data_received(self, data: bytes) -> None:
+        """Answer a whole request with a known head, or parse."""
+        heads = self.known_heads
+        if heads is None or not self._between_messages or not self._is_idle():
+            self._parse(data)
+            return
+        end = data.find(b"\r\n\r\n") + 4
+        known = heads.get(data[:end])
+        if known is None:
+            self._parse_and_learn(heads, data, end)
+        elif len(data) - end != known.body_bytes or not self._answer(known, data[end:]):
+            self._parse(data)
+
+    def _is_idle(self) -> bool:
+        """Whether every request on this connection is answered and the client reads what it is sent."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return (cycle is None or cycle.response_complete) and not (
+            self.pipeline or self.flow.write_paused or self.transport.is_closing()
+        )
+
+    def _answer(self, known: KnownRequest, body: bytes) -> bool:
+        """Have the shortcut answer; False if it did not, and what it begun is then kept for the app."""
+        assert self.shortcut is not None  # there are no known heads without one
+        answer = self.shortcut.answer(known, body)
+        if type(answer) is not tuple:
+            self._begun = answer
+            return False
+        head, payload = answer
+        _write(self.transport, head + _lines(self.server_state.default_headers) + b"\r\n", payload)
+        self.server_state.total_requests += 1
+        self._answered_at = self.loop.time()
+        return True
+
+    def _parse_and_learn(self, heads: KnownHeads[KnownRequest], data: bytes, end: int) -> None:
+        """Parse, and take note of the head if this was one whole ordinary request and nothing else."""
+        begun_before, self._body_bytes = self._messages_begun, 0
+        self._parse(data)
+        whole = self._between_messages and self._messages_begun == begun_before + 1
+        # Had the parser seen the head end elsewhere, the body would have another length.
+        ordinary = whole and end > 3 and self._body_bytes == len(data) - end
+        cycle: RequestResponseCycle | None = self.cycle
+        if ordinary and cycle is not None and cycle.keep_alive:
+            heads.offer(data[:end], self.scope)
+
+    def _parse(self, data: bytes) -> None:
         """Parse, and refuse a head that grows or lasts too long."""
         self._began_in_chunk = False
         super().data_received(data)
+        if self._begun is not None and self.shortcut is not None:  # the parser took no request from it
+            self.shortcut.give_up(self._begun)
+            self._begun = None
         if self.transport.is_closing():
             return
         if not self._in_head:
@@ -196,6 +303,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A head begins."""
         self._in_head = self._began_in_chunk = True
+        self._between_messages = False
+        self._messages_begun += 1
         self._line_bytes = 0
         super().on_message_begin()
 
@@ -214,15 +323,21 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         if not self.transport.is_closing():
             super().on_headers_complete()
-            self.scope["extensions"] = {CYCLE: {"cycle": self.cycle}}
+            extensions: dict[str, dict[object, object]] = {CYCLE: {"cycle": self.cycle}}
+            if self._begun is not None:
+                extensions[BEGUN] = {"begun": self._begun}
+                self._begun = None
+            self.scope["extensions"] = extensions
 
     def on_body(self, body: bytes) -> None:
         """Pass on a body that belongs to a request."""
+        self._body_bytes += len(body)
         if not self.transport.is_closing():
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Pass on the end of a body that belongs to a request."""
+        self._between_messages = True
         if not self.transport.is_closing():
             super().on_message_complete()
 

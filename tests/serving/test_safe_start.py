@@ -24,7 +24,7 @@ from paritygate.serving.background import Background
 from paritygate.serving.config import Settings
 from paritygate.serving.dataplane import DataPlane
 from paritygate.serving.errors import InvalidArgument, LoadFailed, NotFound, Unavailable
-from paritygate.serving.facades import v2_json, v2_rest
+from paritygate.serving.facades import v2_infer, v2_json
 from paritygate.serving.facades.bodies import decompress
 from paritygate.serving.facades.v2_grpc import InferenceService
 from paritygate.serving.loading import LoadedVersion, LoadRequest, load_version
@@ -410,7 +410,7 @@ async def test_large_json_is_read_off_the_event_loop(
 ) -> None:
     threads = []
     monkeypatch.setattr(v2_json, "decode_request", lambda *_: threads.append(threading.get_ident()))
-    endpoint = object.__new__(v2_rest.InferEndpoint)
+    endpoint = object.__new__(v2_infer.InferEndpoint)
     await endpoint._decode(b" " * size, {}, "add", "")
     assert (threads == [threading.get_ident()]) is on_loop
 

@@ -15,7 +15,7 @@ from paritygate.serving.classification import best_classes
 from paritygate.serving.config import Settings
 from paritygate.serving.errors import InvalidArgument, Unavailable
 from paritygate.serving.facades.bodies import Budget, accepted_encoding, compress, decompress
-from paritygate.serving.facades.v2_rest import check_no_reserved_headers, header_length_of
+from paritygate.serving.facades.v2_infer import check_no_reserved_headers, header_length_of
 from paritygate.serving.placement import Runner, RunTimes
 from paritygate.serving.statistics import BUCKETS_US, Timings, VersionStatistics
 from paritygate.serving.types import InferTensor, Provenance, Route, answer_facts
