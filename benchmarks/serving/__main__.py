@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from json import loads
 from pathlib import Path
 
-from benchmarks.serving.load import Load, available, press, write_request
+from benchmarks.serving.load import Load, missing, press, press_grpc, write_grpc_request, write_request
 from benchmarks.serving.models import SHAPES, write_repository
 
 ROUNDS, SECONDS = 7, 2
@@ -28,6 +28,7 @@ class Case:
     binary: bool
     connections: int
     pooled: bool = False
+    grpc: bool = False
 
 
 CASES = (
@@ -36,12 +37,15 @@ CASES = (
     Case("mlp-json-8", "mlp", False, 8),
     Case("conv-binary-8", "conv", True, 8, pooled=True),
     Case("echo-binary-8", "echo", True, 8),
+    Case("mlp-grpc-8", "mlp", True, 8, grpc=True),
+    Case("conv-grpc-8", "conv", True, 8, pooled=True, grpc=True),
+    Case("echo-grpc-8", "echo", True, 8, pooled=True, grpc=True),
 )
 
 
 @dataclass(frozen=True)
 class Server:
-    port: int
+    ports: dict[str, int]
     pid: int
 
 
@@ -58,15 +62,15 @@ def _started(command: list[str], ready: Path, log: Path) -> Iterator[Server]:
                 raise RuntimeError(f"{command[0]} did not start: {log.read_text()[-2000:]}")
             time.sleep(0.05)
         time.sleep(0.5)
-        yield Server(loads(ready.read_text())["http"], process.pid)
+        yield Server(loads(ready.read_text()), process.pid)
     finally:
         process.terminate()
         process.wait(40)
 
 
 def main(chosen: list[str]) -> None:
-    if not available():
-        sys.exit("wrk is not installed; it is Debian's package wrk.")
+    if missing():
+        sys.exit(f"{' and '.join(missing())} not installed; Debian's packages are wrk and nghttp2-client.")
     unknown = set(chosen) - {case.name for case in CASES}
     if unknown:
         sys.exit(f"there is no case {min(unknown)}; there are {', '.join(case.name for case in CASES)}.")
@@ -84,24 +88,41 @@ def main(chosen: list[str]) -> None:
         store = ["--repo", str(folder / "models"), "--rollouts", str(folder / "rollouts")]
         ready = ["--ready-file", str(folder / "gateway.json")]
         gateway = server("gateway", "paritygate", "serve", *store, *ready, *ports)
-        inline = server("inline", "benchmarks.serving.floor", str(folder / "inline.json"), *given)
-        pooled = server(
-            "pooled", "benchmarks.serving.floor", str(folder / "pooled.json"), "--threads", "2", *given
-        )
+        floors = {
+            (grpc, pooled): server(
+                f"{module}-{pooled}",
+                f"benchmarks.serving.{module}",
+                str(folder / f"{module}-{pooled}.json"),
+                *(("--threads", "2") if pooled else ()),
+                *given,
+            )
+            for grpc, module in ((False, "floor"), (True, "grpc_floor"))
+            for pooled in (False, True)
+        }
         print(
             f"{'case':<16}{'gateway/s':>11}{'floor/s':>11}  ratio (range)       p99 ratio   CPU us a request"
         )
         for case in CASES:
             if not chosen or case.name in chosen:
-                script = write_request(folder, case.model, SHAPES[case.model], binary=case.binary)
-                floor = pooled if case.pooled else inline
-                rounds = [[_asked(s, case, script) for s in (gateway, floor)] for _ in range(ROUNDS + 1)][1:]
+                floor = floors[case.grpc, case.pooled]
+                asked = _written(folder, case)
+                rounds = [[_asked(s, case, asked) for s in (gateway, floor)] for _ in range(ROUNDS + 1)][1:]
                 print(_line(case, rounds), flush=True)
 
 
-def _asked(server: Server, case: Case, script: Path) -> Load:
+def _written(folder: Path, case: Case) -> Path:
+    if case.grpc:
+        return write_grpc_request(folder, case.model, SHAPES[case.model])
+    return write_request(folder, case.model, SHAPES[case.model], binary=case.binary)
+
+
+def _asked(server: Server, case: Case, asked: Path) -> Load:
+    if case.grpc:
+        return press_grpc(
+            server.ports["grpc"], asked, connections=case.connections, seconds=SECONDS, pid=server.pid
+        )
     return press(
-        server.port, case.model, script, connections=case.connections, seconds=SECONDS, pid=server.pid
+        server.ports["http"], case.model, asked, connections=case.connections, seconds=SECONDS, pid=server.pid
     )
 
 

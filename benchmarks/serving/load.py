@@ -1,4 +1,4 @@
-"""Load by `wrk`: requests a second, the 99th percentile, and what a server's process spent meanwhile."""
+"""Load by `wrk` (HTTP) and `h2load` (gRPC): requests a second, their durations, and CPU time of the server."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import numpy as np
 import orjson
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
 
 _SCRIPT = """
 local file = io.open("{body}", "rb")
@@ -28,7 +31,7 @@ class Load:
 
     Attributes:
         per_second: Requests answered with 200, a second.
-        p99_us: 99th percentile of their durations, in microseconds.
+        p99_us: 99th percentile of their durations, in microseconds; over gRPC the longest: h2load tells no other.
         cpu_us: CPU time of the server a request, in microseconds.
     """
 
@@ -37,9 +40,9 @@ class Load:
     cpu_us: float
 
 
-def available() -> bool:
-    """Whether `wrk` is installed."""
-    return shutil.which("wrk") is not None
+def missing() -> list[str]:
+    """What is to be installed first."""
+    return [tool for tool in ("wrk", "h2load") if shutil.which(tool) is None]
 
 
 def write_request(folder: Path, name: str, shape: tuple[int, ...], *, binary: bool) -> Path:
@@ -59,6 +62,48 @@ def write_request(folder: Path, name: str, shape: tuple[int, ...], *, binary: bo
     script = folder / f"{name}-{kind}.lua"
     script.write_text(_SCRIPT.format(body=folder / f"{name}-{kind}.bin", header=header))
     return script
+
+
+def write_grpc_request(folder: Path, name: str, shape: tuple[int, ...]) -> Path:
+    """A ModelInfer request as it goes in an HTTP/2 stream: a flag, four bytes of length, the message."""
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    request = pb.ModelInferRequest(model_name=name, raw_input_contents=[x.tobytes()])
+    request.inputs.add(name="x", datatype="FP32", shape=shape)
+    message = request.SerializeToString()
+    path = folder / f"{name}-grpc.bin"
+    path.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
+    return path
+
+
+def press_grpc(port: int, body: Path, *, connections: int, seconds: float, pid: int) -> Load:
+    """Ask one model over so many connections with one call at a time on each, for a time.
+
+    Raises:
+        RuntimeError: If a call failed. h2load sees the HTTP status alone, so one answer is looked at first.
+    """
+    _check_grpc(port, body)
+    before = _cpu_seconds(pid)
+    said = subprocess.run(
+        ["h2load", "-t1", f"-c{connections}", "-m1", f"-D{seconds}", "--warm-up-time=0", "-d", body,
+         "-H", "content-type: application/grpc", "-H", "te: trailers",
+         f"http://127.0.0.1:{port}/inference.GRPCInferenceService/ModelInfer"],
+        capture_output=True, text=True, check=True, timeout=seconds + 30,
+    ).stdout  # fmt: skip
+    spent = _cpu_seconds(pid) - before
+    done, failed = (int(_found(rf"requests:.* (\d+) {word}", said)) for word in ("succeeded", "failed"))
+    if failed:
+        raise RuntimeError(f"h2load saw errors: {said}")
+    longest, unit = re.search(r"time for request:\s+\S+\s+([\d.]+)(us|ms|s)", said).groups()  # type: ignore[union-attr]
+    return Load(done / seconds, float(longest) * _UNITS[unit], 1e6 * spent / done)
+
+
+def _check_grpc(port: int, body: Path) -> None:
+    limits = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=limits) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        answer = stub.ModelInfer(pb.ModelInferRequest.FromString(body.read_bytes()[5:]), timeout=30)
+    if not answer.raw_output_contents:
+        raise RuntimeError(f"the server on port {port} gave no tensor")
 
 
 def press(port: int, name: str, script: Path, *, connections: int, seconds: float, pid: int) -> Load:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ _CONTENTS: Mapping[DType, str] = {
     DType.STRING: "bytes_contents",
 }
 """The field of InferTensorContents for each type; FP16 and BF16 have none."""
+
+_RAW_OUTPUT_TAG = bytes([pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
 
 _ALL_CONTENTS = tuple(dict.fromkeys(_CONTENTS.values()))
 
@@ -151,13 +154,41 @@ def decode_parameters(parameters: Any, owner: str) -> dict[str, Parameter]:
 
 def encode_response(response: InferResponse) -> Any:
     """The ModelInferResponse of an answer; tensors always go as raw contents."""
-    message = pb.ModelInferResponse(
-        model_name=response.model_name, model_version=str(response.model_version), id=response.id
-    )
+    return pb.ModelInferResponse.FromString(serialize_response(response))
+
+
+def serialize_response(response: InferResponse) -> bytes:
+    """The same as it goes on the wire: what stands before the tensors hangs on names and shapes alone."""
+    shapes = tuple((tensor.name, tensor.datatype, tensor.array.shape) for tensor in response.outputs)
+    parts = [_before_tensors(response.model_name, response.model_version, shapes)]
+    if response.id:
+        parts.append(pb.ModelInferResponse(id=response.id).SerializeToString())
     for tensor in response.outputs:
-        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
-        message.raw_output_contents.append(v2_binary.encode_raw(DATATYPES[tensor.datatype], tensor.array))
-    return message
+        octets = v2_binary.encode_raw(DATATYPES[tensor.datatype], tensor.array)
+        parts += (_RAW_OUTPUT_TAG, varint(len(octets)), octets)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _before_tensors(
+    model_name: str, model_version: int, outputs: tuple[tuple[str, str, tuple[int, ...]], ...]
+) -> bytes:
+    message = pb.ModelInferResponse(model_name=model_name, model_version=str(model_version))
+    for name, datatype, shape in outputs:
+        message.outputs.add(name=name, datatype=datatype, shape=shape)
+    octets: bytes = message.SerializeToString()
+    return octets
+
+
+@lru_cache(maxsize=1024)
+def varint(number: int) -> bytes:
+    """A length as Protocol Buffers writes it: seven bits a byte, the lowest first."""
+    octets = bytearray()
+    while number > 0x7F:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    octets.append(number)
+    return bytes(octets)
 
 
 def encode_model_metadata(metadata: ModelMetadata) -> Any:

@@ -1,0 +1,129 @@
+"""gRPC messages that begin as one before did: what they say beside their tensors is known, and not unpacked again.
+
+Clients write a ModelInferRequest field after field, its raw tensors last. All that stands before them, and where
+they lie, is the same in each request of one shape. A message is taken for one of that kind only if it is as long
+and has the same bytes everywhere outside its tensors; Protocol Buffers then gives the same fields for it.
+
+Source: Protocol Buffers encoding, "Message Structure"; triton-inference-server/common, grpc_service.proto.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2 as pb
+
+from paritygate.converter.types import DType
+from paritygate.serving.facades import v2_binary
+from paritygate.serving.facades.v2_proto import varint
+from paritygate.serving.types import DATATYPES, InferRequest, InferTensor
+
+_RAW_INPUT_TAG = bytes([pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
+
+_MAX_KNOWN = 512
+_MAX_KEPT_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """One raw tensor of such messages: what stands before it, where it lies, and how it is to be read."""
+
+    lead: bytes
+    lead_at: int
+    at: int
+    end: int
+    name: str
+    dtype: DType
+    datatype: str
+    shape: tuple[int, ...]
+
+    def read(self, view: memoryview) -> InferTensor:
+        """The tensor in a message."""
+        data = view[self.at : self.end]
+        array = v2_binary.decode_raw(self.name, self.dtype, self.datatype, self.shape, data)
+        return InferTensor(self.name, self.datatype, array)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """All messages of one kind; `first` is the first of them without its tensors, and is never changed."""
+
+    tensors: tuple[_Tensor, ...]
+    first: InferRequest
+
+    def fits(self, data: bytes) -> bool:
+        """Whether a message of this length is of this kind."""
+        return all(data.startswith(tensor.lead, tensor.lead_at) for tensor in self.tensors)
+
+    def request(self, data: bytes) -> InferRequest:
+        """The request in such a message; values are checked as those of the first one were."""
+        view = memoryview(data)
+        inputs = [tensor.read(view) for tensor in self.tensors]
+        first = self.first
+        return InferRequest(
+            first.model_name,
+            first.model_version,
+            inputs,
+            list(first.outputs),
+            parameters=dict(first.parameters),
+            protocol=first.protocol,
+        )
+
+
+class KnownMessages:
+    """Kinds of messages by their length; of many the oldest is forgotten."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+
+    def find(self, data: bytes) -> InferRequest | None:
+        """The request in a message of a known kind, or None.
+
+        Raises:
+            InvalidArgument: If the bytes of a tensor are no values of its type.
+        """
+        known = self._known.get(len(data))
+        return known.request(data) if known is not None and known.fits(data) else None
+
+    def offer(self, data: bytes, message: Any, request: InferRequest) -> None:
+        """Take note of a message that was found right.
+
+        Args:
+            data: Its bytes.
+            message: The same, unpacked.
+            request: What it asks for.
+        """
+        sizes = [len(octets) for octets in message.raw_input_contents]
+        if request.id or not sizes:
+            return  # an id differs each time
+        leads = [_RAW_INPUT_TAG + varint(size) for size in sizes]
+        head_bytes = len(data) - sum(map(len, leads)) - sum(sizes)
+        tensors = _places(data[:head_bytes], leads, sizes, request)
+        known = _Known(tensors, replace(request, inputs=[], outputs=list(request.outputs)))
+        if head_bytes > _MAX_KEPT_BYTES or not known.fits(data) or not _is_head(data[:head_bytes], message):
+            return  # written in another order
+        self._known[len(data)] = known
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+
+
+def _is_head(head: bytes, message: Any) -> bool:
+    """Whether these bytes are whole fields, none of them a raw tensor."""
+    try:
+        return not type(message).FromString(head).raw_input_contents
+    except DecodeError:
+        return False
+
+
+def _places(head: bytes, leads: list[bytes], sizes: list[int], request: InferRequest) -> tuple[_Tensor, ...]:
+    places, lead_at, before = [], 0, head
+    for lead, size, tensor in zip(leads, sizes, request.inputs, strict=True):
+        lead = before + lead
+        at = lead_at + len(lead)
+        dtype, shape = DATATYPES[tensor.datatype], tensor.array.shape
+        places.append(_Tensor(lead, lead_at, at, at + size, tensor.name, dtype, tensor.datatype, shape))
+        lead_at, before = at + size, b""
+    return tuple(places)
