@@ -72,6 +72,14 @@ class Settings:
     drain_timeout_s: float = 30.0
     """Seconds that requests in flight get to finish after SIGTERM, and in a version that left the list."""
 
+    error_style: Literal["triton", "kserve"] = "triton"
+    """Whose codes are given where the two differ: what is not ready is 400 for Triton and 503 for KServe, whose
+    readiness of an unknown model is 404; a model that fails while it computes is INTERNAL for Triton over gRPC and
+    INVALID_ARGUMENT for KServe."""
+
+    server_timing: bool = False
+    """Have each answer tell in `Server-Timing` how long it waited and computed."""
+
     inference_threads: int = field(default_factory=lambda: max(1, os.cpu_count() or 1))
     """Threads that run models; more requests than that wait in the queue."""
 
@@ -167,5 +175,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "default_version": ("routed", "latest"),
     "model_control_mode": ("none", "explicit"),
     "reserved_headers": ("refuse", "strip"),
+    "error_style": ("triton", "kserve"),
     "log_level": ("debug", "info", "warning", "error"),
 }

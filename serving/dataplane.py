@@ -17,11 +17,17 @@ from paritygate import __version__
 from paritygate.converter.types import Array
 from paritygate.serving.classification import best_classes
 from paritygate.serving.config import Settings
-from paritygate.serving.errors import InferenceFailed, InvalidArgument, NotFound, ServingError, Unavailable
+from paritygate.serving.errors import (
+    Exhausted,
+    InferenceFailed,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+)
 from paritygate.serving.models import Model, Models, Version
 from paritygate.serving.placement import Runner, Timed
 from paritygate.serving.rollouts import Rollouts
-from paritygate.serving.statistics import Timings
 from paritygate.serving.triton_view import filled_config
 from paritygate.serving.types import (
     IndexEntry,
@@ -33,6 +39,7 @@ from paritygate.serving.types import (
     RequestedOutput,
     Route,
     ServerMetadata,
+    Timings,
 )
 from paritygate.serving.validation import CheckedRequest, as_clients_see_it, check_parameters, check_request
 
@@ -314,7 +321,7 @@ class DataPlane:
 
         Raises:
             InvalidArgument: If the runtime blames the values of the inputs, or the answer is too large.
-            Unavailable: If too many wait already.
+            Exhausted: If too many wait already.
             InferenceFailed: If the runtime fails.
         """
         try:
@@ -363,7 +370,7 @@ class DataPlane:
         )
         version.statistics.succeeded(checked.batch_size, timings)
         return InferResponse(
-            request.model_name, version.number, outputs, begun.route, version.provenance, request.id
+            request.model_name, version.number, outputs, begun.route, version.provenance, request.id, timings
         )
 
     def _check_size(self, arrays: list[Array]) -> None:
@@ -510,6 +517,6 @@ def _output(version: Version, wanted: RequestedOutput, array: Array) -> InferTen
 
 def _failure_reason(error: ServingError) -> str:
     """The label of Triton's failure metric."""
-    if isinstance(error, Unavailable):
+    if isinstance(error, (Unavailable, Exhausted)):
         return "REJECTED"
     return "BACKEND" if isinstance(error, InferenceFailed) else "OTHER"

@@ -5,7 +5,8 @@ ServingError
 ├── PayloadTooLarge   a body, or what it decompresses to, exceeds the limit
 ├── RequestTimeout    the rest of the body did not arrive in time
 ├── NotFound          no such model or version
-├── Unavailable       it exists but does not answer now: loading, unloading, draining, queue full, mode forbids
+├── Unavailable       it exists but does not answer now: loading, unloading, draining, mode forbids
+├── Exhausted         more waits or is held than the limits allow: the same request may be well a little later
 ├── Unsupported       this gateway does not do that
 ├── LoadFailed        a version could not be loaded; the old one, if any, keeps serving
 └── InferenceFailed   the runtime failed while it computed
@@ -30,6 +31,7 @@ class Kind(enum.Enum):
     TIMEOUT = "timeout"
     NOT_FOUND = "not_found"
     UNAVAILABLE = "unavailable"
+    EXHAUSTED = "exhausted"
     UNSUPPORTED = "unsupported"
     INTERNAL = "internal"
 
@@ -75,6 +77,20 @@ class Unavailable(ServingError):
     """It exists, but does not answer now."""
 
     kind = Kind.UNAVAILABLE
+
+
+class Exhausted(ServingError):
+    """A limit on what waits or is held at one moment is reached.
+
+    Attributes:
+        retry_after_s: Whole seconds, at least 1, after which it is worth while to ask again.
+    """
+
+    kind = Kind.EXHAUSTED
+
+    def __init__(self, text: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
 
 
 class Unsupported(ServingError):

@@ -36,7 +36,7 @@ class Execution(abc.ABC):
 
         Raises:
             InvalidArgument: If the runtime blames the values of the inputs.
-            Unavailable: If too many requests wait already.
+            Exhausted: If too many requests wait already.
             InferenceFailed: If the runtime fails.
         """
 

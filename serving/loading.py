@@ -200,7 +200,8 @@ def _served_signature(request: LoadRequest, certificate: Certificate | None, gra
 def _provenance(bundle: Bundle | None, certificate: Certificate | None) -> Provenance:
     digest = bundle.digest if bundle is not None else ""
     proven = certificate is not None and not certificate.loosened
-    return Provenance("proven" if proven else "unproven", digest)
+    statement = f"sha256:{certificate.sha256}" if certificate is not None else ""
+    return Provenance("proven" if proven else "unproven", digest, statement)
 
 
 def _read_labels(request: LoadRequest) -> Mapping[str, tuple[str, ...]]:

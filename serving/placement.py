@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from paritygate.serving.errors import Unavailable
+from paritygate.serving.errors import Exhausted
 
 T = TypeVar("T")
 
@@ -19,6 +19,8 @@ _LONG_RUN_STRIKES = 8
 _STRIKES_ALLOWED = 24
 _LONG_AT_ONCE = 50
 _DOUBTS = 64
+_NEWEST_COUNTS = 0.05
+_LONGEST_RETRY_S = 60
 
 
 class Timed(Generic[T]):
@@ -110,6 +112,8 @@ class Runner:
         self._limit = threads + max_queue
         self._lock = threading.Lock()
         self._pending = 0
+        self._threads = threads
+        self._mean_ns = 0.0
 
     @property
     def pending(self) -> int:
@@ -120,7 +124,7 @@ class Runner:
         """Run `work` where it belongs; if the caller is cancelled while it waits, it never runs.
 
         Raises:
-            Unavailable: If too many wait already.
+            Exhausted: If too many wait already.
         """
         if times.is_short(size_bytes):
             return self.run_here(times, size_bytes, work)
@@ -137,17 +141,26 @@ class Runner:
     def _submit(self, work: Callable[[], T]) -> Future[Timed[T]]:
         with self._lock:
             if self._pending >= self._limit:
-                raise Unavailable(
-                    f"{self._pending} requests are running or waiting, which is the limit; try again later."
+                raise Exhausted(
+                    f"{self._pending} requests are running or waiting, which is the limit; try again later.",
+                    retry_after_s=self._retry_after_s(),
                 )
             self._pending += 1
         future = self._pool.submit(_timed, work)
         future.add_done_callback(self._finished)
         return future
 
-    def _finished(self, _: Future[Timed[T]]) -> None:
+    def _finished(self, future: Future[Timed[T]]) -> None:
         with self._lock:
             self._pending -= 1
+            if not future.cancelled() and future.exception() is None:
+                timed = future.result()
+                self._mean_ns += _NEWEST_COUNTS * (timed.ended_ns - timed.started_ns - self._mean_ns)
+
+    def _retry_after_s(self) -> int:
+        """When about half of what waits now will be done, in whole seconds."""
+        seconds = 0.5 * self._pending * self._mean_ns / 1e9 / self._threads
+        return min(_LONGEST_RETRY_S, max(1, round(seconds)))
 
     def close(self) -> None:
         """Let waiting work go and wait for the runs under way."""

@@ -9,6 +9,8 @@ import bisect
 import time
 from dataclasses import dataclass, field
 
+from paritygate.serving.types import Timings
+
 BUCKETS_US = (
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     10_000_000,
@@ -38,21 +40,6 @@ class BatchDurations:
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
     compute_output: Duration = field(default_factory=Duration)
-
-
-@dataclass(slots=True)
-class Timings:
-    """How long the parts of one request took, in nanoseconds."""
-
-    queue: int
-    compute_input: int
-    compute_infer: int
-    compute_output: int
-
-    @property
-    def total(self) -> int:
-        """The whole request."""
-        return self.queue + self.compute_input + self.compute_infer + self.compute_output
 
 
 @dataclass(slots=True)

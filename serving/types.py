@@ -127,10 +127,34 @@ class Provenance:
     Attributes:
         proof: `proven` (certificate for these bytes, attested on this host) or `unproven`.
         bundle: The bundle's digest; empty where the version is no bundle.
+        certificate: Digest of the certificate that says so; empty where there is none.
     """
 
     proof: str
     bundle: str = ""
+    certificate: str = ""
+
+
+@dataclass(slots=True)
+class Timings:
+    """How long the parts of one request took, in nanoseconds."""
+
+    queue: int
+    compute_input: int
+    compute_infer: int
+    compute_output: int
+
+    @property
+    def total(self) -> int:
+        """The whole request."""
+        return self.queue + self.compute_input + self.compute_infer + self.compute_output
+
+    def header(self) -> str:
+        """Value of `Server-Timing`, in milliseconds. Source: W3C Server Timing, section 3."""
+        return (
+            f"queue;dur={self.queue / 1e6:.3f}, input;dur={self.compute_input / 1e6:.3f}, "
+            f"infer;dur={self.compute_infer / 1e6:.3f}, output;dur={self.compute_output / 1e6:.3f}"
+        )
 
 
 @dataclass(slots=True)
@@ -143,6 +167,7 @@ class InferResponse:
     route: Route
     provenance: Provenance
     id: str = ""
+    timings: Timings | None = None
 
     def facts(self) -> list[tuple[str, str]]:
         """The `x-pg-*` facts about this answer, for HTTP headers and gRPC metadata alike."""
@@ -160,6 +185,8 @@ def answer_facts(route: Route, provenance: Provenance) -> list[tuple[str, str]]:
         facts.append(("x-pg-bucket", f"{route.bucket:04d}"))
     if provenance.bundle:
         facts.append(("x-pg-bundle", provenance.bundle))
+    if provenance.certificate:
+        facts.append(("x-pg-certificate", provenance.certificate))
     return facts
 
 

@@ -58,6 +58,12 @@ def serve(
     reserved_headers: Annotated[
         str, typer.Option(help="refuse or strip: what happens to x-pg-* headers of a client.")
     ] = "refuse",
+    error_style: Annotated[
+        str, typer.Option(help="triton or kserve: whose codes are given where the two differ.")
+    ] = "triton",
+    server_timing: Annotated[
+        bool, typer.Option("--server-timing", help="Have answers tell how long they waited and computed.")
+    ] = False,
     inference_threads: Annotated[
         int | None, typer.Option(help="Threads that run models; default: one a core.")
     ] = None,

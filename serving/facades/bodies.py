@@ -9,10 +9,10 @@ from typing import Any
 
 from paritygate.serving.config import Settings
 from paritygate.serving.errors import (
+    Exhausted,
     InvalidArgument,
     PayloadTooLarge,
     RequestTimeout,
-    Unavailable,
     Unsupported,
 )
 from paritygate.serving.facades.steps import Started
@@ -43,10 +43,10 @@ class Budget:
         """Count bytes that came.
 
         Raises:
-            Unavailable: If all requests together hold too much.
+            Exhausted: If all requests together hold too much.
         """
         if self.held_bytes + size_bytes > self.limit_bytes:
-            raise Unavailable(
+            raise Exhausted(
                 f"requests under way hold {self.held_bytes} bytes of at most {self.limit_bytes}; try again later."
             )
         self.held_bytes += size_bytes
@@ -75,7 +75,7 @@ class Body:
         """Count a body that was read elsewhere.
 
         Raises:
-            Unavailable: If all requests together hold too much.
+            Exhausted: If all requests together hold too much.
         """
         self._take(size_bytes)
 

@@ -7,7 +7,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 
-from paritygate.serving.errors import Kind
+from paritygate.serving.errors import Exhausted, Kind, ServingError
 
 log = logging.getLogger("paritygate.serving")
 
@@ -17,10 +17,20 @@ STATUS: Mapping[Kind, int] = {
     Kind.TIMEOUT: 408,
     Kind.NOT_FOUND: 404,
     Kind.UNAVAILABLE: 503,
+    Kind.EXHAUSTED: 429,
     Kind.UNSUPPORTED: 501,
     Kind.INTERNAL: 500,
 }
-"""The HTTP status of each kind of error. Source: triton-inference-server/server, src/http_server.cc."""
+"""The HTTP status of each kind of error; a full queue, which Triton calls unavailable, has a status of its own, so
+that clients and proxies know that a later try is worth while.
+
+Source: triton-inference-server/server, src/http_server.cc; RFC 6585, section 4.
+"""
+
+
+def error_headers(error: ServingError) -> list[tuple[str, str]]:
+    """Headers that belong to an error, beside those that tell which version it reached."""
+    return [("retry-after", str(error.retry_after_s))] if isinstance(error, Exhausted) else []
 
 
 def error_body(text: str) -> bytes:

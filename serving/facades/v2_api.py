@@ -135,7 +135,10 @@ def new_api(title: str, dataplane: DataPlane, *, starts_at: str) -> FastAPI:
 
     async def on_serving_error(_: Request, error: ServingError) -> Response:
         return Response(
-            http_errors.error_body(str(error)), http_errors.STATUS[error.kind], None, "application/json"
+            http_errors.error_body(str(error)),
+            http_errors.STATUS[error.kind],
+            dict(http_errors.error_headers(error)),
+            "application/json",
         )
 
     async def on_client_gone(_: Request, __: ClientGone) -> Response:
@@ -193,8 +196,13 @@ _UNKNOWN: Mapping[int, str] = {404: "No such model or version.", 503: "It is the
 
 
 def _add_health(api: FastAPI, dataplane: DataPlane) -> None:
+    kserve = dataplane.settings.error_style == "kserve"
+
+    def not_ready() -> int:
+        return 503 if dataplane.exiting or kserve else 400
+
     def health(name: str, *, good: bool) -> Response:
-        return _json({name: good}, 200 if good else 503 if dataplane.exiting else 400)
+        return _json({name: good}, 200 if good else not_ready())
 
     @api.get("/v2", tags=["server"], responses=_documented({}, ServerMetadataBody))
     async def server_metadata() -> Response:
@@ -218,7 +226,9 @@ def _add_health(api: FastAPI, dataplane: DataPlane) -> None:
         """Whether a model, or one version of it, answers."""
         if dataplane.model_ready(model, version):
             return _json({"name": model, "ready": True})
-        return _json({"error": "Model version not ready"}, 503 if dataplane.exiting else 400)
+        if kserve and not dataplane.exiting:
+            dataplane.model_metadata(model, version)  # an unknown one is not found
+        return _json({"error": "Model version not ready"}, not_ready())
 
 
 def _add_models(api: FastAPI, dataplane: DataPlane) -> None:

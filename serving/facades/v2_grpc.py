@@ -17,7 +17,7 @@ from paritygate.serving.errors import InvalidArgument, Kind, ServingError
 from paritygate.serving.facades import v2_proto
 from paritygate.serving.facades.base import Facade, PortInUse
 from paritygate.serving.facades.grpc_health import HealthService
-from paritygate.serving.facades.http_errors import log_internal_error
+from paritygate.serving.facades.http_errors import error_headers, log_internal_error
 from paritygate.serving.facades.known_messages import KnownMessages
 from paritygate.serving.facades.v2_api import check_load_parameters
 from paritygate.serving.types import InferRequest, InferResponse, Provenance, Route, StreamPins, answer_facts
@@ -28,10 +28,17 @@ CODES: Mapping[Kind, grpc.StatusCode] = {
     Kind.TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
     Kind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Kind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Kind.EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Kind.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
     Kind.INTERNAL: grpc.StatusCode.INTERNAL,
 }
 """The gRPC status of each kind of error. Source: triton-inference-server/server, src/grpc/grpc_utils.h."""
+
+CODES_OF_STYLE: Mapping[str, Mapping[Kind, grpc.StatusCode]] = {
+    "triton": CODES,
+    "kserve": {**CODES, Kind.INTERNAL: grpc.StatusCode.INVALID_ARGUMENT},
+}
+"""KServe calls a model that fails a fault of its input. Source: kserve/kserve, python/kserve/kserve/errors.py."""
 
 SERVICE = "inference.GRPCInferenceService"
 RESERVED_PREFIX = "x-pg-"
@@ -118,7 +125,7 @@ def _answered(method: Method) -> Method:
             return await method(service, message, context)
         except ServingError as error:
             facts = answer_facts(*error.answered_by) if error.answered_by is not None else []
-            return await context.abort(CODES[error.kind], str(error), tuple(facts))
+            return await context.abort(service.code_of(error), str(error), (*facts, *error_headers(error)))
         except Exception:
             if context.done():
                 raise  # the client is gone, so nobody can be told
@@ -133,7 +140,13 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
     def __init__(self, dataplane: DataPlane) -> None:
         self._dataplane = dataplane
         self._refuse_reserved = dataplane.settings.reserved_headers == "refuse"
+        self._server_timing = dataplane.settings.server_timing
+        self._codes = CODES_OF_STYLE[dataplane.settings.error_style]
         self._known = KnownMessages()
+
+    def code_of(self, error: ServingError) -> grpc.StatusCode:
+        """The status of an error in the style that was asked for."""
+        return self._codes[error.kind]
 
     @_answered
     async def ServerLive(self, _: Any, context: Any) -> Any:
@@ -201,7 +214,10 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         """Answer one request; both messages are bytes here, packed and unpacked by hand where that is possible."""
         response = await self._infer(self._unpacked(data), _metadata(context), None)
         # In the trailers alone: metadata before the message is an operation of its own, a tenth of a small call.
-        context.set_trailing_metadata(_trailers(response))
+        trailers = _trailers(response)
+        if self._server_timing and response.timings is not None:
+            trailers = (*trailers, ("server-timing", response.timings.header()))
+        context.set_trailing_metadata(trailers)
         return v2_proto.serialize_response(response)
 
     def _unpacked(self, data: bytes) -> InferRequest:

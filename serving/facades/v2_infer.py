@@ -25,7 +25,7 @@ from paritygate.serving.facades.bodies import (
     compress,
     is_worth_compressing,
 )
-from paritygate.serving.facades.http_errors import STATUS, error_body, log_internal_error
+from paritygate.serving.facades.http_errors import STATUS, error_body, error_headers, log_internal_error
 from paritygate.serving.facades.http_server import BEGUN, answer_whole, cycle_of
 from paritygate.serving.types import InferResponse, Provenance, Route, answer_facts
 
@@ -144,7 +144,7 @@ class InferEndpoint:
                 return _Halfway(known.body_bytes, known.encoding, None, wire, None, response)
         except Exception as error:  # noqa: BLE001 - raised again where every error gets its answer
             return _Halfway(known.body_bytes, known.encoding, error)
-        return _answer_head(answer.header_length, "", response, len(answer.body)), answer.body
+        return self._head(answer, "", response), answer.body
 
     def give_up(self, begun: _Halfway) -> None:
         """Let go of a request that nobody will finish."""
@@ -226,17 +226,25 @@ class InferEndpoint:
         cycle = cycle_of(scope)
         if cycle is None or self._dataplane.exiting:
             headers = _answer_headers(answer.header_length, encoding, response)
+            if self._settings.server_timing and response.timings is not None:
+                headers.append((b"server-timing", response.timings.header().encode()))
             if self._dataplane.exiting:
                 headers.append((b"connection", b"close"))
             await _send(send, 200, answer.body, headers)
         else:
-            head = _answer_head(answer.header_length, encoding, response, len(answer.body))
-            await answer_whole(cycle, head, answer.body)
+            await answer_whole(cycle, self._head(answer, encoding, response), answer.body)
+
+    def _head(self, answer: v2_json.WireAnswer, encoding: str, response: InferResponse) -> bytes:
+        head = _answer_head(answer.header_length, encoding, response, len(answer.body))
+        if self._settings.server_timing and response.timings is not None:
+            return b"%bserver-timing: %b\r\n" % (head, response.timings.header().encode())
+        return head
 
     def _error_headers(self, error: ServingError) -> Headers:
         headers: Headers = []
         if error.answered_by is not None:
             headers += _encoded(answer_facts(*error.answered_by))
+        headers += _encoded(error_headers(error))
         if isinstance(error, UnsupportedEncoding):
             headers.append((b"accept-encoding", b"gzip, deflate"))
         # After these two the rest of the body may still be on its way: it must not be read as a request.

@@ -267,7 +267,9 @@ def ask_grpc(gateway: Gateway, case: Case) -> tuple[Kind | None, str]:
         try:
             answer = stub.ModelInfer(grpc_request(case), metadata=tuple(case.headers.items()), timeout=30)
         except grpc.RpcError as error:
-            (kind,) = [kind for kind, code in CODES.items() if code == error.code()]
+            full = "retry-after" in dict(error.trailing_metadata())
+            kinds = [kind for kind, code in CODES.items() if code == error.code()]
+            (kind,) = [kind for kind in kinds if (kind is Kind.EXHAUSTED) == full]
             return kind, error.details()
     return None, ",".join(output.name for output in answer.outputs)
 

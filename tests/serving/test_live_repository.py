@@ -278,7 +278,7 @@ def test_health_answers_while_models_run(repository: Path, tmp_path: Path) -> No
             assert thread.answer.status == 200
 
 
-def test_full_queue_is_refused_as_unavailable(repository: Path, tmp_path: Path) -> None:
+def test_full_queue_is_refused_and_says_when_to_try_again(repository: Path, tmp_path: Path) -> None:
     write_model(repository, "slow", slow_model(LONG))
     options = ("--allow-unproven", "--inference-threads", "1", "--max-queue", "1")
     with running_gateway(repository, tmp_path / "gw", *options) as gateway:
@@ -286,7 +286,8 @@ def test_full_queue_is_refused_as_unavailable(repository: Path, tmp_path: Path) 
         gateway.wait(lambda: pending(gateway) == 2.0)
         body, headers = slow_request()
         answer = gateway.ask("POST", "/v2/models/slow/infer", body, headers)
-        assert answer.status == 503
+        assert answer.status == 429
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
         assert "2 requests are running or waiting" in answer.error
         for thread in asking:
             thread.join()

@@ -171,3 +171,39 @@ def test_module_imports_no_framework_before_it_serves() -> None:
         "print(sorted({'torch', 'tensorflow', 'onnxruntime', 'fastapi', 'grpc', 'uvicorn'} & set(sys.modules)))"
     )
     assert run([sys.executable, "-c", code]).stdout.strip() == "[]"
+
+
+# --- error styles and timings ---
+
+
+def test_kserve_style_gives_its_codes_where_the_two_differ(repository: Path, tmp_path: Path) -> None:
+    write_model(repository, "add", add_model(1.0))
+    (repository / "broken").mkdir()
+    for style, not_ready, unknown in (("triton", 400, 400), ("kserve", 503, 404)):
+        options = ("--allow-unproven", "--error-style", style)
+        with running_gateway(repository, tmp_path / style, *options) as gateway:
+            assert gateway.ask("GET", "/v2/models/add/ready").status == 200
+            assert gateway.ask("GET", "/v2/health/ready").status == not_ready
+            assert gateway.ask("GET", "/v2/models/nobody/ready").status == unknown
+            assert gateway.ask("POST", "/v2/models/nobody/infer", b"{}").status == 400
+            request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}
+            assert gateway.infer("nobody", request).status == 404
+
+
+def test_answers_tell_their_timing_only_where_it_is_asked_for(repository: Path, tmp_path: Path) -> None:
+    write_model(repository, "add", add_model(1.0))
+    request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}
+    with running_gateway(repository, tmp_path / "without", "--allow-unproven") as gateway:
+        assert "server-timing" not in gateway.infer("add", request).headers
+    with running_gateway(repository, tmp_path / "with", "--allow-unproven", "--server-timing") as gateway:
+        for _ in range(30):
+            told = gateway.infer("add", request).headers["server-timing"]
+            parts = dict(part.split(";dur=") for part in told.split(", "))
+            assert list(parts) == ["queue", "input", "infer", "output"]
+            assert all(float(duration) >= 0 for duration in parts.values())
+        message = service_pb2.ModelInferRequest(model_name="add", raw_input_contents=[bytes(4)])
+        message.inputs.add(name="x", datatype="FP32", shape=[1])
+        with grpc.insecure_channel(gateway.grpc) as channel:
+            call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+            _, outcome = call.with_call(message, timeout=30)
+        assert dict(outcome.trailing_metadata())["server-timing"].startswith("queue;dur=")

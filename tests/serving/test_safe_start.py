@@ -423,6 +423,8 @@ class BrokenPlane:
 
     class settings:
         reserved_headers = "refuse"
+        server_timing = False
+        error_style = "triton"
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"{name} is broken; secret")

@@ -13,7 +13,7 @@ import pytest
 
 from paritygate.serving.classification import best_classes
 from paritygate.serving.config import Settings
-from paritygate.serving.errors import InvalidArgument, Unavailable
+from paritygate.serving.errors import Exhausted, InvalidArgument
 from paritygate.serving.facades.bodies import Budget, accepted_encoding, compress, decompress
 from paritygate.serving.facades.v2_infer import check_no_reserved_headers, header_length_of
 from paritygate.serving.placement import Runner, RunTimes
@@ -128,7 +128,7 @@ async def test_runs_beyond_the_limit_are_refused_and_counted_down_again() -> Non
     gate = threading.Event()
     waiting = [asyncio.ensure_future(runner.run(RunTimes(0), 0, gate.wait)) for _ in range(2)]
     await asyncio.sleep(0.02)
-    with pytest.raises(Unavailable, match="2 requests are running or waiting"):
+    with pytest.raises(Exhausted, match="2 requests are running or waiting"):
         await runner.run(RunTimes(0), 0, gate.wait)
     gate.set()
     assert [timed.result for timed in await asyncio.gather(*waiting)] == [True, True]
@@ -252,7 +252,7 @@ async def test_compressed_answer_is_read_back(encoding: str, size: int) -> None:
 def test_bodies_of_all_requests_together_are_bounded() -> None:
     budget = Budget(100)
     budget.take(60)
-    with pytest.raises(Unavailable, match="hold 60 bytes of at most 100"):
+    with pytest.raises(Exhausted, match="hold 60 bytes of at most 100"):
         budget.take(41)
     budget.give_back(60)
     budget.take(100)
