@@ -7,12 +7,13 @@ of its own on the loop or in a thread, runs shared with other requests, or a cal
 from __future__ import annotations
 
 import abc
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from paritygate.converter.types import Array
-from paritygate.serving.placement import Runner, RunTimes, Timed
+from paritygate.serving.placement import Lane, Timed
 from paritygate.serving.types import Parameter
 from paritygate.serving.validation import CheckedRequest
 
@@ -58,22 +59,22 @@ class Execution(abc.ABC):
 class DirectExecution(Execution):
     """Every request is a run of its own: on the event loop where that is known to be short, else in a thread."""
 
-    def __init__(self, backend: Backend, runner: Runner, times: RunTimes) -> None:
+    def __init__(self, backend: Backend, lane: Lane) -> None:
         self._backend = backend
-        self._runner = runner
-        self._times = times
+        self._lane = lane
 
     def run_at_once(self, checked: CheckedRequest, outputs: Sequence[str]) -> Timed[list[Array]] | None:
         """Run the request on the event loop if one of its size is known to be short."""
-        if not self._times.is_short(checked.size_bytes):
+        if not self._lane.is_short(checked.size_bytes):
             return None
-        return self._runner.run_here(
-            self._times, checked.size_bytes, partial(self._backend.infer, checked.feeds, outputs)
-        )
+        return self._lane.run_here(checked.size_bytes, partial(self._backend.infer, checked.feeds, outputs))
 
     async def run(
         self, checked: CheckedRequest, outputs: Sequence[str], parameters: Mapping[str, Parameter]
     ) -> Timed[list[Array]]:
-        """Run the request by itself."""
-        work = partial(self._backend.infer, checked.feeds, outputs)
-        return await self._runner.run(self._times, checked.size_bytes, work)
+        """Run the request by itself, on a thread."""
+        return await self._lane.run(checked.size_bytes, partial(self._backend.infer, checked.feeds, outputs))
+
+    async def close(self) -> None:
+        """End the threads."""
+        await asyncio.to_thread(self._lane.close)

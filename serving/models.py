@@ -22,7 +22,7 @@ from paritygate.serving.config import Settings
 from paritygate.serving.errors import LoadFailed, NotFound, Unavailable
 from paritygate.serving.execution import DirectExecution, Execution
 from paritygate.serving.loading import LoadedVersion, LoadRequest, load_version
-from paritygate.serving.placement import Runner, RunTimes
+from paritygate.serving.placement import Runner
 from paritygate.serving.publish.triton_config import ModelConfig
 from paritygate.serving.repository_view import RepositoryView, Snapshot
 from paritygate.serving.statistics import VersionStatistics
@@ -349,7 +349,7 @@ class Models:
 
     def _execution(self, loaded: LoadedVersion) -> Execution:
         below_us = self._settings.inline_below_us if loaded.backend.computes_here else 0
-        return DirectExecution(loaded.backend, self._runner, RunTimes(below_us))
+        return DirectExecution(loaded.backend, self._runner.lane(below_us))
 
     async def _load_version(self, model: Model, number: int, config: ModelConfig) -> LoadedVersion:
         request = LoadRequest(

@@ -105,40 +105,41 @@ class RunTimes:
 
 
 class Runner:
-    """Runs models for all versions; nothing here knows what a model is."""
+    """Runs models for all versions; nothing here knows what a model is.
+
+    Every version has a lane with threads of its own, so that the runs of a slow one never stand before those of a
+    fast one; how many requests wait is counted over all lanes together.
+    """
 
     def __init__(self, *, threads: int, max_queue: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="paritygate-infer")
+        self.threads = threads
         self._limit = threads + max_queue
         self._lock = threading.Lock()
         self._pending = 0
-        self._threads = threads
         self._mean_ns = 0.0
+        self._lanes: set[Lane] = set()
 
     @property
     def pending(self) -> int:
-        """Runs that wait for a thread or are on one."""
+        """Requests that wait for a thread or are on one."""
         return self._pending
 
-    async def run(self, times: RunTimes, size_bytes: int, work: Callable[[], T]) -> Timed[T]:
-        """Run `work` where it belongs; if the caller is cancelled while it waits, it never runs.
+    def lane(self, below_us: float) -> Lane:
+        """Threads for one version, none of them started yet.
+
+        Args:
+            below_us: Runs known to be shorter than this, in microseconds, need no thread; 0 always takes one.
+        """
+        lane = Lane(self, below_us)
+        self._lanes.add(lane)
+        return lane
+
+    def take_place(self) -> None:
+        """Count one more request that waits or runs.
 
         Raises:
-            Exhausted: If too many wait already.
+            Exhausted: If too many do already.
         """
-        if times.is_short(size_bytes):
-            return self.run_here(times, size_bytes, work)
-        timed = await asyncio.wrap_future(self._submit(work))
-        times.saw(size_bytes, timed.ended_ns - timed.started_ns, timed.cpu_ns)
-        return timed
-
-    def run_here(self, times: RunTimes, size_bytes: int, work: Callable[[], T]) -> Timed[T]:
-        """Run `work` on the calling thread, which is for what is known to be short."""
-        timed = _timed(work) if times.in_doubt else _clocked(work)
-        times.saw(size_bytes, timed.ended_ns - timed.started_ns, timed.cpu_ns)
-        return timed
-
-    def _submit(self, work: Callable[[], T]) -> Future[Timed[T]]:
         with self._lock:
             if self._pending >= self._limit:
                 raise Exhausted(
@@ -146,24 +147,75 @@ class Runner:
                     retry_after_s=self._retry_after_s(),
                 )
             self._pending += 1
-        future = self._pool.submit(_timed, work)
-        future.add_done_callback(self._finished)
-        return future
 
-    def _finished(self, future: Future[Timed[T]]) -> None:
+    def leave_place(self, run_ns: int | None = None) -> None:
+        """Count one less, after a run of so many nanoseconds or without one."""
         with self._lock:
             self._pending -= 1
-            if not future.cancelled() and future.exception() is None:
-                timed = future.result()
-                self._mean_ns += _NEWEST_COUNTS * (timed.ended_ns - timed.started_ns - self._mean_ns)
+            if run_ns is not None:
+                self._mean_ns += _NEWEST_COUNTS * (run_ns - self._mean_ns)
 
     def _retry_after_s(self) -> int:
         """When about half of what waits now will be done, in whole seconds."""
-        seconds = 0.5 * self._pending * self._mean_ns / 1e9 / self._threads
+        seconds = 0.5 * self._pending * self._mean_ns / 1e9 / self.threads
         return min(_LONGEST_RETRY_S, max(1, round(seconds)))
+
+    def forget(self, lane: Lane) -> None:
+        """A lane is closed."""
+        self._lanes.discard(lane)
 
     def close(self) -> None:
         """Let waiting work go and wait for the runs under way."""
+        for lane in list(self._lanes):
+            lane.close()
+
+
+class Lane:
+    """The threads of one version, and what is known about the length of its runs."""
+
+    def __init__(self, runner: Runner, below_us: float) -> None:
+        self._runner = runner
+        self._times = RunTimes(below_us)
+        self._pool = ThreadPoolExecutor(runner.threads, thread_name_prefix="paritygate-infer")
+
+    def is_short(self, size_bytes: int) -> bool:
+        """Whether a run with this much input is expected to be short."""
+        return self._times.is_short(size_bytes)
+
+    def run_here(self, size_bytes: int, work: Callable[[], T]) -> Timed[T]:
+        """Run `work` on the calling thread, which is for what is known to be short."""
+        timed = _timed(work) if self._times.in_doubt else _clocked(work)
+        self._times.saw(size_bytes, timed.ended_ns - timed.started_ns, timed.cpu_ns)
+        return timed
+
+    async def run(self, size_bytes: int, work: Callable[[], T]) -> Timed[T]:
+        """Run `work` on a thread; if the caller is cancelled while it waits, it never runs.
+
+        Raises:
+            Exhausted: If too many wait already.
+        """
+        self._runner.take_place()
+        future = self._pool.submit(_timed, work)
+        future.add_done_callback(self._left)
+        timed = await asyncio.wrap_future(future)
+        self._times.saw(size_bytes, timed.ended_ns - timed.started_ns, timed.cpu_ns)
+        return timed
+
+    async def run_placed(self, work: Callable[[], T]) -> Timed[T]:
+        """Run `work` on a thread for requests that have their places already."""
+        return await asyncio.wrap_future(self._pool.submit(_timed, work))
+
+    def saw(self, size_bytes: int, timed: Timed[T]) -> None:
+        """Take note of the length of a run that was one request's alone."""
+        self._times.saw(size_bytes, timed.ended_ns - timed.started_ns, timed.cpu_ns)
+
+    def _left(self, future: Future[Timed[T]]) -> None:
+        well = not future.cancelled() and future.exception() is None
+        self._runner.leave_place(future.result().ended_ns - future.result().started_ns if well else None)
+
+    def close(self) -> None:
+        """Let waiting work go and wait for the runs under way; no thread is left."""
+        self._runner.forget(self)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 

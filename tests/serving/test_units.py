@@ -126,10 +126,11 @@ def test_zero_microseconds_always_takes_a_thread() -> None:
 async def test_runs_beyond_the_limit_are_refused_and_counted_down_again() -> None:
     runner = Runner(threads=1, max_queue=1)
     gate = threading.Event()
-    waiting = [asyncio.ensure_future(runner.run(RunTimes(0), 0, gate.wait)) for _ in range(2)]
+    lane = runner.lane(0)
+    waiting = [asyncio.ensure_future(lane.run(0, gate.wait)) for _ in range(2)]
     await asyncio.sleep(0.02)
     with pytest.raises(Exhausted, match="2 requests are running or waiting"):
-        await runner.run(RunTimes(0), 0, gate.wait)
+        await lane.run(0, gate.wait)
     gate.set()
     assert [timed.result for timed in await asyncio.gather(*waiting)] == [True, True]
     assert runner.pending == 0
@@ -140,8 +141,9 @@ async def test_cancelled_run_that_still_waits_never_runs() -> None:
     runner = Runner(threads=1, max_queue=5)
     gate = threading.Event()
     ran: list[int] = []
-    first = asyncio.ensure_future(runner.run(RunTimes(0), 0, gate.wait))
-    second = asyncio.ensure_future(runner.run(RunTimes(0), 0, lambda: ran.append(1)))
+    lane = runner.lane(0)
+    first = asyncio.ensure_future(lane.run(0, gate.wait))
+    second = asyncio.ensure_future(lane.run(0, lambda: ran.append(1)))
     await asyncio.sleep(0.02)
     second.cancel()
     await asyncio.sleep(0.02)
@@ -150,6 +152,31 @@ async def test_cancelled_run_that_still_waits_never_runs() -> None:
     await first
     runner.close()
     assert ran == []
+
+
+async def test_a_slow_version_does_not_stand_before_a_fast_one() -> None:
+    runner = Runner(threads=1, max_queue=50)
+    gate = threading.Event()
+    slow, fast = runner.lane(0), runner.lane(0)
+    waiting = [asyncio.ensure_future(slow.run(0, gate.wait)) for _ in range(20)]
+    await asyncio.sleep(0.02)
+    timed = await asyncio.wait_for(fast.run(0, lambda: "answer"), 10)
+    assert timed.result == "answer"
+    assert runner.pending == 20
+    gate.set()
+    await asyncio.gather(*waiting)
+    runner.close()
+
+
+async def test_no_thread_is_left_of_a_closed_lane() -> None:
+    runner = Runner(threads=3, max_queue=50)
+    before = threading.active_count()
+    lane = runner.lane(0)
+    await asyncio.gather(*(lane.run(0, lambda: time.sleep(0.01)) for _ in range(9)))
+    assert threading.active_count() > before
+    lane.close()
+    assert threading.active_count() == before
+    runner.close()
 
 
 # --- statistics ---
@@ -289,7 +316,7 @@ def test_facts_about_an_answer() -> None:
 
 async def test_event_loop_is_free_while_a_run_is_on_a_thread() -> None:
     runner = Runner(threads=1, max_queue=1)
-    running = asyncio.ensure_future(runner.run(RunTimes(0), 0, lambda: time.sleep(0.2)))
+    running = asyncio.ensure_future(runner.lane(0).run(0, lambda: time.sleep(0.2)))
     ticks = 0
     while not running.done():
         await asyncio.sleep(0.01)
