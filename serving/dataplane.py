@@ -368,7 +368,7 @@ class DataPlane:
             timed.ended_ns - timed.started_ns,
             time.perf_counter_ns() - timed.ended_ns,
         )
-        version.statistics.succeeded(checked.batch_size, timings)
+        version.statistics.succeeded(checked.batch_size, timings, timed.run_items)
         return InferResponse(
             request.model_name, version.number, outputs, begun.route, version.provenance, request.id, timings
         )

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class Execution(abc.ABC):
     """Answers the checked requests of one version; everything here is called on the event loop."""
 
+    puts_together = False
+    """Whether requests that wait are run together now."""
+
     @abc.abstractmethod
     async def run(
         self, checked: CheckedRequest, outputs: Sequence[str], parameters: Mapping[str, Parameter]

@@ -25,6 +25,7 @@ from paritygate.serving.loading import LoadedVersion, LoadRequest, load_version
 from paritygate.serving.placement import Runner
 from paritygate.serving.publish.triton_config import ModelConfig
 from paritygate.serving.repository_view import RepositoryView, Snapshot
+from paritygate.serving.scheduling import BatchingExecution, batching_policy
 from paritygate.serving.statistics import VersionStatistics
 from paritygate.serving.types import IndexEntry
 
@@ -345,11 +346,15 @@ class Models:
         finally:
             model.loading.discard(number)
         model.failures.pop(number, None)
-        self._put_live(model, Version(number, loaded, stamp, self._execution(loaded)))
+        execution = self._execution(loaded, config, f"version {number} of model '{model.name}'")
+        self._put_live(model, Version(number, loaded, stamp, execution))
 
-    def _execution(self, loaded: LoadedVersion) -> Execution:
+    def _execution(self, loaded: LoadedVersion, config: ModelConfig, name: str) -> Execution:
         below_us = self._settings.inline_below_us if loaded.backend.computes_here else 0
-        return DirectExecution(loaded.backend, self._runner.lane(below_us))
+        lane, policy = self._runner.lane(below_us), batching_policy(config)
+        if policy is None:
+            return DirectExecution(loaded.backend, lane)
+        return BatchingExecution(loaded.backend, lane, self._runner, policy, name)
 
     async def _load_version(self, model: Model, number: int, config: ModelConfig) -> LoadedVersion:
         request = LoadRequest(

@@ -31,15 +31,25 @@ class Timed(Generic[T]):
         started_ns: In nanoseconds of `time.perf_counter_ns`.
         ended_ns: The same.
         cpu_ns: CPU time of the thread that ran it, in nanoseconds; None if it was not asked for.
+        run_items: Items of all requests that ran together, in the answer that stands for the run; 0 in the others
+            of that run, and None where the request ran by itself.
     """
 
-    __slots__ = ("cpu_ns", "ended_ns", "result", "started_ns")
+    __slots__ = ("cpu_ns", "ended_ns", "result", "run_items", "started_ns")
 
-    def __init__(self, result: T, started_ns: int, ended_ns: int, cpu_ns: int | None) -> None:
+    def __init__(
+        self,
+        result: T,
+        started_ns: int,
+        ended_ns: int,
+        cpu_ns: int | None,
+        run_items: int | None = None,
+    ) -> None:
         self.result = result
         self.started_ns = started_ns
         self.ended_ns = ended_ns
         self.cpu_ns = cpu_ns
+        self.run_items = run_items
 
 
 class RunTimes:

@@ -60,11 +60,17 @@ class VersionStatistics:
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_US) + 1))
     routes: dict[str, int] = field(default_factory=dict)
 
-    def succeeded(self, batch_size: int, timings: Timings) -> None:
-        """Count a request that was answered."""
+    def succeeded(self, batch_size: int, timings: Timings, run_items: int | None = None) -> None:
+        """Count a request that was answered.
+
+        Args:
+            batch_size: Its items.
+            timings: How long its parts took.
+            run_items: Items of the run that it stands for; 0 if another request of the same run does, None if it
+                ran by itself.
+        """
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.inference_count += batch_size
-        self.execution_count += 1
         total = timings.total
         # Written out: eight calls a request are a twentieth of what a small model costs.
         self.success.count += 1
@@ -73,9 +79,13 @@ class VersionStatistics:
         self.queue.ns += timings.queue
         self.buckets[bisect.bisect_left(BUCKETS_US, total / 1000)] += 1
         _count_parts(self, timings)
-        batch = self.batches.get(batch_size)
+        ran = batch_size if run_items is None else run_items
+        if not ran:
+            return
+        self.execution_count += 1
+        batch = self.batches.get(ran)
         if batch is None and len(self.batches) < _MAX_BATCH_SIZES:
-            batch = self.batches[batch_size] = BatchDurations()
+            batch = self.batches[ran] = BatchDurations()
         if batch is not None:
             _count_parts(batch, timings)
 

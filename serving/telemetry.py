@@ -105,6 +105,12 @@ class GatewayCollector(Collector):
         for labels, version in self._versions():
             proofs.add_metric(labels, float(version.provenance.proof == "proven"))
         yield proofs
+        batches = GaugeMetricFamily(
+            "paritygate_version_batches", "1 where waiting requests are run together, else 0.", labels=_LABELS
+        )
+        for labels, version in self._versions():
+            batches.add_metric(labels, float(version.execution.puts_together))
+        yield batches
         rejected = CounterMetricFamily(
             "paritygate_unroutable_requests",
             "Requests that reached no version, by kind of error.",
