@@ -168,7 +168,11 @@ def _expected(a: Any, b: Any) -> dict[str, Any]:
 
 @pytest.mark.real
 def test_a_network_of_others_answers_as_the_onnx_file_that_they_ship(zoo: Path) -> None:
-    """Held to its authors' own conversion on music, not on a constant signal, whose spectrum is all rounding."""
+    """Held to its authors' own conversion on music, not on a constant signal, whose spectrum is all rounding.
+
+    How far onnxruntime is from TensorFlow hangs on the processor: the logarithm of quiet bins makes much of rounding.
+    The authors' file, on the same runtime, is the measure of it.
+    """
     report = _report(zoo, "basic_pitch")
     assert "error" not in report, report["message"]
     bundle = read_bundle(zoo / "basic_pitch")
@@ -184,8 +188,11 @@ def test_a_network_of_others_answers_as_the_onnx_file_that_they_ship(zoo: Path) 
         by_size[tuple(array.shape)].append(array)
     for name in names:
         assert float(np.ptp(music.outputs[name])) > 0.2, "it hears no note, so this shows nothing"
-        np.testing.assert_allclose(ours[name], music.outputs[name], atol=1e-3)
-        assert any(np.allclose(ours[name], array, atol=1e-3) for array in by_size[ours[name].shape]), name
+        same = min(by_size[ours[name].shape], key=lambda array: float(np.abs(ours[name] - array).max()))
+        np.testing.assert_allclose(ours[name], same, atol=1e-3, err_msg=name)
+        rounding = float(np.abs(same - music.outputs[name]).max())
+        assert rounding < 1e-2, "their file is no conversion of this network"
+        np.testing.assert_allclose(ours[name], music.outputs[name], atol=1.5 * rounding + 1e-4, err_msg=name)
 
 
 # --- what needs no TensorFlow -------------------------------------------------------------------------------
