@@ -170,8 +170,8 @@ def _expected(a: Any, b: Any) -> dict[str, Any]:
 def test_a_network_of_others_answers_as_the_onnx_file_that_they_ship(zoo: Path) -> None:
     """Held to its authors' own conversion on music, not on a constant signal, whose spectrum is all rounding.
 
-    How far onnxruntime is from TensorFlow hangs on the processor: the logarithm of quiet bins makes much of rounding.
-    The authors' file, on the same runtime, is the measure of it.
+    How far onnxruntime is from TensorFlow hangs on the processor: the logarithm of quiet bins makes much of
+    rounding. The authors' file, on the same runtime, is the measure of it.
     """
     report = _report(zoo, "basic_pitch")
     assert "error" not in report, report["message"]
