@@ -356,12 +356,17 @@ class DataPlane:
         self._leave(begun.version)
 
     def _response(self, begun: Begun, timed: Timed[list[Array]]) -> InferResponse:
-        self._check_size(timed.result)
         version, checked, request = begun.version, begun.checked, begun.request
-        outputs = [
-            _output(version, output, array)
-            for output, array in zip(checked.outputs, timed.result, strict=True)
-        ]
+        outputs, size_bytes = [], 0
+        for wanted, array in zip(checked.outputs, timed.result, strict=True):
+            size_bytes += array.nbytes
+            rule = version.rules.outputs[wanted.name]
+            if rule.model_shape is None and not wanted.classification:
+                outputs.append(InferTensor(rule.name, rule.datatype, array))
+            else:
+                outputs.append(_output(version, wanted, array))
+        if size_bytes > self.settings.max_response_bytes:
+            raise self._too_large(size_bytes)
         timings = Timings(
             timed.started_ns - begun.checked_ns,
             begun.checked_ns - begun.began_ns,
@@ -373,15 +378,11 @@ class DataPlane:
             request.model_name, version.number, outputs, begun.route, version.provenance, request.id, timings
         )
 
-    def _check_size(self, arrays: list[Array]) -> None:
-        size = 0
-        for array in arrays:
-            size += array.nbytes
-        if size > self.settings.max_response_bytes:
-            raise InvalidArgument(
-                f"the answer has {size} bytes, more than the {self.settings.max_response_bytes} that one answer "
-                "may have; ask for fewer outputs or send a smaller batch."
-            )
+    def _too_large(self, size_bytes: int) -> InvalidArgument:
+        return InvalidArgument(
+            f"the answer has {size_bytes} bytes, more than the {self.settings.max_response_bytes} that one answer "
+            "may have; ask for fewer outputs or send a smaller batch."
+        )
 
     def _choose(self, request: InferRequest) -> tuple[Version, Route]:
         """The version that answers, and why."""

@@ -79,6 +79,15 @@ class RunTimes:
         """Whether the CPU time of the next run is wanted."""
         return self._doubts > 0
 
+    def saw_short(self, size_bytes: int, wall_ns: int) -> bool:
+        """Take note of a run as short as all before it of its size; False, with nothing noted, if it was not."""
+        if wall_ns > self._below_ns or self._slow_bytes is not None or self._strikes or self._doubts:
+            return False
+        self._fast_streak += 1
+        if size_bytes > self._fast_bytes:
+            self._fast_bytes = size_bytes
+        return True
+
     def is_short(self, size_bytes: int) -> bool:
         """Whether a run with this much input is expected to be short."""
         if size_bytes > self._fast_bytes or self._fast_streak < _TRUST_AFTER:
@@ -181,21 +190,30 @@ class Runner:
 
 
 class Lane:
-    """The threads of one version, and what is known about the length of its runs."""
+    """The threads of one version, and what is known about the length of its runs.
+
+    Attributes:
+        is_short: Whether a run with so many bytes of input is expected to be short.
+    """
 
     def __init__(self, runner: Runner, below_us: float) -> None:
         self._runner = runner
         self._times = RunTimes(below_us)
+        self.is_short = self._times.is_short
         self._pool = ThreadPoolExecutor(runner.threads, thread_name_prefix="paritygate-infer")
-
-    def is_short(self, size_bytes: int) -> bool:
-        """Whether a run with this much input is expected to be short."""
-        return self._times.is_short(size_bytes)
 
     def run_here(self, size_bytes: int, work: Callable[[], T]) -> Timed[T]:
         """Run `work` on the calling thread, which is for what is known to be short."""
-        timed = _timed(work) if self._times.in_doubt else _clocked(work)
-        self._times.saw(size_bytes, timed.ended_ns - timed.started_ns, timed.cpu_ns)
+        times = self._times
+        if times.in_doubt:
+            timed = _timed(work)
+        else:
+            started_ns = time.perf_counter_ns()
+            result = work()
+            timed = Timed(result, started_ns, time.perf_counter_ns(), None)
+        wall_ns = timed.ended_ns - timed.started_ns
+        if not times.saw_short(size_bytes, wall_ns):
+            times.saw(size_bytes, wall_ns, timed.cpu_ns)
         return timed
 
     async def run(self, size_bytes: int, work: Callable[[], T]) -> Timed[T]:
@@ -233,9 +251,3 @@ def _timed(work: Callable[[], T]) -> Timed[T]:
     started_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
     result = work()
     return Timed(result, started_ns, time.perf_counter_ns(), time.thread_time_ns() - cpu_ns)
-
-
-def _clocked(work: Callable[[], T]) -> Timed[T]:
-    started_ns = time.perf_counter_ns()
-    result = work()
-    return Timed(result, started_ns, time.perf_counter_ns(), None)

@@ -96,6 +96,8 @@ class Rollouts:
         Raises:
             Unavailable: If the rollout state was never read well.
         """
+        if self._store is None:
+            return None
         self._check_known()
         table = self._tables.get(request.model_name)
         if table is None:

@@ -86,11 +86,10 @@ class Session:
                 the runtime fails.
         """
         self._check_feeds(feeds)
-        wanted = self._wanted(outputs)
+        names = self._wanted(outputs)
         try:
             if self._has_bfloat16:
-                return self._run_values(feeds, wanted)
-            names = [spec.name for spec in wanted]
+                return self._run_values(feeds, [self._outputs[name] for name in names])
             results = self._session.run(names, {name: _plain(array) for name, array in feeds.items()})
         except Exception as error:  # onnxruntime raises a dozen unrelated native classes
             raise ModelRunError(
@@ -147,16 +146,14 @@ class Session:
     def _outputs(self) -> dict[str, TensorSpec]:
         return {spec.name: spec for spec in self.signature.outputs}
 
-    def _wanted(self, outputs: Sequence[str] | None) -> list[TensorSpec]:
-        if outputs is None:
-            return list(self.signature.outputs)
+    def _wanted(self, outputs: Sequence[str] | None) -> list[str]:
         known = self._outputs
-        unknown = [name for name in outputs if name not in known]
-        if unknown:
-            raise ModelRunError(
-                f"the model has no output {unknown[0]!r}; its outputs are {', '.join(known)}."
-            )
-        return [known[name] for name in outputs]
+        if outputs is None:
+            return list(known)
+        for name in outputs:
+            if name not in known:
+                raise ModelRunError(f"the model has no output {name!r}; its outputs are {', '.join(known)}.")
+        return list(outputs)
 
     def _check_feeds(self, feeds: Feeds) -> None:
         known = self._inputs

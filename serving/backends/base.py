@@ -92,10 +92,10 @@ class Backend(abc.ABC):
             raise InferenceFailed(f"the model failed while it computed: {_first_line(error)}") from error
         except Exception as error:
             raise InferenceFailed(f"the model failed while it computed: {_first_line(error)}") from error
-        missing = [name for name in outputs if name not in results]
-        if missing:
-            raise InferenceFailed(f"the model gave no output '{missing[0]}'.")
-        return [results[name] for name in outputs]
+        try:
+            return [results[name] for name in outputs]
+        except KeyError as error:
+            raise InferenceFailed(f"the model gave no output '{error.args[0]}'.") from None
 
 
 def _first_line(error: Exception) -> str:

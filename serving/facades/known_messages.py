@@ -16,10 +16,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from paritygate.converter.types import DType
-from paritygate.serving.facades import v2_binary
+from paritygate.serving.facades.v2_binary import RawTensor
 from paritygate.serving.facades.v2_proto import varint
-from paritygate.serving.types import DATATYPES, InferRequest, InferTensor
+from paritygate.serving.types import InferRequest
 
 _RAW_INPUT_TAG = bytes([pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
 
@@ -28,40 +27,29 @@ _MAX_KEPT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
-    """One raw tensor of such messages: what stands before it, where it lies, and how it is to be read."""
+class _Place:
+    """Where one raw tensor of such messages lies, what stands before it, and how it is to be read."""
 
     lead: bytes
     lead_at: int
     at: int
-    end: int
-    name: str
-    dtype: DType
-    datatype: str
-    shape: tuple[int, ...]
-
-    def read(self, view: memoryview) -> InferTensor:
-        """The tensor in a message."""
-        data = view[self.at : self.end]
-        array = v2_binary.decode_raw(self.name, self.dtype, self.datatype, self.shape, data)
-        return InferTensor(self.name, self.datatype, array)
+    tensor: RawTensor
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     """All messages of one kind; `first` is the first of them without its tensors, and is never changed."""
 
-    tensors: tuple[_Tensor, ...]
+    places: tuple[_Place, ...]
     first: InferRequest
 
     def fits(self, data: bytes) -> bool:
         """Whether a message of this length is of this kind."""
-        return all(data.startswith(tensor.lead, tensor.lead_at) for tensor in self.tensors)
+        return all(data.startswith(place.lead, place.lead_at) for place in self.places)
 
     def request(self, data: bytes) -> InferRequest:
         """The request in such a message; values are checked as those of the first one were."""
-        view = memoryview(data)
-        inputs = [tensor.read(view) for tensor in self.tensors]
+        inputs = [place.tensor.read(data, place.at) for place in self.places]
         first = self.first
         return InferRequest(
             first.model_name,
@@ -101,8 +89,8 @@ class KnownMessages:
             return  # an id differs each time
         leads = [_RAW_INPUT_TAG + varint(size) for size in sizes]
         head_bytes = len(data) - sum(map(len, leads)) - sum(sizes)
-        tensors = _places(data[:head_bytes], leads, sizes, request)
-        known = _Known(tensors, replace(request, inputs=[], outputs=list(request.outputs)))
+        places = _places(data[:head_bytes], leads, sizes, request)
+        known = _Known(places, replace(request, inputs=[], outputs=list(request.outputs)))
         if head_bytes > _MAX_KEPT_BYTES or not known.fits(data) or not _is_head(data[:head_bytes], message):
             return  # written in another order
         self._known[len(data)] = known
@@ -118,12 +106,11 @@ def _is_head(head: bytes, message: Any) -> bool:
         return False
 
 
-def _places(head: bytes, leads: list[bytes], sizes: list[int], request: InferRequest) -> tuple[_Tensor, ...]:
+def _places(head: bytes, leads: list[bytes], sizes: list[int], request: InferRequest) -> tuple[_Place, ...]:
     places, lead_at, before = [], 0, head
-    for lead, size, tensor in zip(leads, sizes, request.inputs, strict=True):
-        lead = before + lead
-        at = lead_at + len(lead)
-        dtype, shape = DATATYPES[tensor.datatype], tensor.array.shape
-        places.append(_Tensor(lead, lead_at, at, at + size, tensor.name, dtype, tensor.datatype, shape))
+    for lead, size, given in zip(leads, sizes, request.inputs, strict=True):
+        at = lead_at + len(before) + len(lead)
+        tensor = RawTensor(given.name, given.datatype, given.array.shape, size)
+        places.append(_Place(before + lead, lead_at, at, tensor))
         lead_at, before = at + size, b""
     return tuple(places)

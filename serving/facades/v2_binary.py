@@ -16,7 +16,7 @@ import numpy as np
 
 from paritygate.converter.types import Array, DType
 from paritygate.serving.errors import InvalidArgument
-from paritygate.serving.types import DATATYPES
+from paritygate.serving.types import DATATYPES, InferTensor
 
 _NUMPY = {dtype: dtype.numpy for dtype in DType}
 _MAX_RANK = 32
@@ -96,6 +96,44 @@ def decode_raw(name: str, dtype: DType, datatype: str, shape: tuple[int, ...], d
         # Tensors follow JSON text of any length; the runtime reads through typed pointers.
         array = array.copy()
     return array.reshape(shape)
+
+
+class RawTensor:
+    """How to read a raw tensor of a name, type and shape that were found right once, anywhere in a message.
+
+    Attributes:
+        size_bytes: Its length.
+    """
+
+    __slots__ = ("_count", "_dtype", "_name", "_numpy", "_shape", "_wire_name", "size_bytes")
+
+    def __init__(self, name: str, datatype: str, shape: tuple[int, ...], size_bytes: int) -> None:
+        self._name = name
+        self._wire_name = datatype
+        self._dtype = DATATYPES[datatype]
+        self._shape = shape
+        self._count = num_elements(name, shape)
+        self.size_bytes = size_bytes
+        plain = _LITTLE and self._dtype not in (DType.STRING, DType.BOOL) and size_bytes > 0
+        # What is read at once: any other type, and a size that does not fit, take the way with all checks.
+        fits = plain and size_bytes == self._count * _NUMPY[self._dtype].itemsize
+        self._numpy = _NUMPY[self._dtype] if fits else None
+
+    def read(self, buffer: bytes, at: int) -> InferTensor:
+        """The tensor at a place of a message, which has all of its bytes there.
+
+        Raises:
+            InvalidArgument: If they are no values of its type.
+        """
+        if self._numpy is None:
+            data = memoryview(buffer)[at : at + self.size_bytes]
+            array = decode_raw(self._name, self._dtype, self._wire_name, self._shape, data)
+        else:
+            array = np.frombuffer(buffer, self._numpy, self._count, at)
+            if not array.flags.aligned:
+                array = array.copy()
+            array = array.reshape(self._shape)
+        return InferTensor(self._name, self._wire_name, array)
 
 
 def _decode_bools(name: str, data: memoryview) -> Array:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from paritygate.serving.dataplane import DataPlane
+from paritygate.serving.dataplane import Begun, DataPlane
 from paritygate.serving.errors import InvalidArgument, Kind, ServingError
 from paritygate.serving.facades import v2_proto
 from paritygate.serving.facades.base import Facade, PortInUse
@@ -212,7 +212,10 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
     @_answered
     async def ModelInfer(self, data: bytes, context: Any) -> bytes:
         """Answer one request; both messages are bytes here, packed and unpacked by hand where that is possible."""
-        response = await self._infer(self._unpacked(data), _metadata(context), None)
+        begun = self._begun(self._unpacked(data), _metadata(context), None)
+        response = self._dataplane.answer_at_once(begun)
+        if response is None:
+            response = await self._dataplane.answer(begun)
         # In the trailers alone: metadata before the message is an operation of its own, a tenth of a small call.
         trailers = _trailers(response)
         if self._server_timing and response.timings is not None:
@@ -237,23 +240,22 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         pins = StreamPins()
         async for message in messages:
             try:
-                response = await self._infer(v2_proto.decode_request(message), metadata, pins)
+                begun = self._begun(v2_proto.decode_request(message), metadata, pins)
+                response = self._dataplane.answer_at_once(begun) or await self._dataplane.answer(begun)
                 yield pb.ModelStreamInferResponse(infer_response=v2_proto.encode_response(response))
             except ServingError as error:
                 yield _stream_error(message, str(error))
             except Exception:  # noqa: BLE001 - logged with its traceback
                 yield _stream_error(message, log_internal_error())
 
-    async def _infer(
+    def _begun(
         self, request: InferRequest, metadata: Iterable[tuple[str, Any]], pins: StreamPins | None
-    ) -> InferResponse:
+    ) -> Begun:
         if self._refuse_reserved:
             _check_no_reserved(metadata)
         request.headers = lambda: _facts(metadata)
         request.stream = pins
-        begun = self._dataplane.begin(request)
-        response = self._dataplane.answer_at_once(begun)
-        return response if response is not None else await self._dataplane.answer(begun)
+        return self._dataplane.begin(request)
 
 
 def _trailers(response: InferResponse) -> tuple[tuple[str, str], ...]:

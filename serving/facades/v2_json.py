@@ -97,11 +97,11 @@ def decode_request(
     Raises:
         InvalidArgument: With one sentence about the first thing that does not fit.
     """
-    view = memoryview(body)
     if header_length is not None and header_length <= _MAX_KEPT_BYTES:
         known = _KEPT.get(body[:header_length])
-        if known is not None:
-            return known.with_tensors(_Blobs(view, header_length), model_name, model_version)
+        if known is not None and len(body) - header_length == known.tensor_bytes:
+            return known.with_tensors(body, header_length, model_name, model_version)
+    view = memoryview(body)
     document = parse_json(body if header_length is None else view[:header_length])
     if not isinstance(document, dict):
         raise InvalidArgument(f"the request is a JSON {_kind(document)}; expected an object with 'inputs'.")
@@ -123,24 +123,23 @@ class _Head:
     """What the JSON before binary tensors says, decoded once for all requests that begin with the same bytes.
 
     Attributes:
-        inputs: Name, element type, wire name of it, shape and number of bytes of each.
+        tensors: How each is read, in the order in which they follow.
+        tensor_bytes: Sum of their bytes.
         request: The first request that began so, without its tensors; nothing of it is ever changed.
         binary_default: See `WireRequest`.
     """
 
-    inputs: tuple[tuple[str, DType, str, tuple[int, ...], int], ...]
+    tensors: tuple[v2_binary.RawTensor, ...]
+    tensor_bytes: int
     request: InferRequest
     binary_default: bool
 
-    def with_tensors(self, blobs: _Blobs, model_name: str, model_version: str) -> WireRequest:
-        """A request with tensors of its own; checked as those of the first one were."""
-        inputs = [
-            InferTensor(
-                name, datatype, v2_binary.decode_raw(name, dtype, datatype, shape, blobs.take(name, size))
-            )
-            for name, dtype, datatype, shape, size in self.inputs
-        ]
-        blobs.check_used_up()
+    def with_tensors(self, body: bytes, at: int, model_name: str, model_version: str) -> WireRequest:
+        """A request with tensors of its own, from `at` on to the body's end; checked as the first one's were."""
+        inputs = []
+        for tensor in self.tensors:
+            inputs.append(tensor.read(body, at))
+            at += tensor.size_bytes
         first = self.request
         request = InferRequest(
             model_name, model_version, inputs, list(first.outputs), first.id, dict(first.parameters)
@@ -158,13 +157,15 @@ def _keep(text: bytes, document: Mapping[str, Any], request: InferRequest, *, bi
     """Remember a head that was found right, if all of its tensors are binary; of many the oldest is forgotten."""
     if request.id or any("data" in item for item in document["inputs"]):
         return  # an id differs each time
-    inputs = tuple(
-        (tensor.name, DATATYPES[tensor.datatype], tensor.datatype, tensor.array.shape,
-         item["parameters"]["binary_data_size"])
+    tensors = tuple(
+        v2_binary.RawTensor(
+            tensor.name, tensor.datatype, tensor.array.shape, item["parameters"]["binary_data_size"]
+        )
         for tensor, item in zip(request.inputs, document["inputs"], strict=True)
-    )  # fmt: skip
+    )
     first = replace(request, inputs=[], outputs=list(request.outputs), parameters=dict(request.parameters))
-    _KEPT[text] = _Head(inputs, first, binary_default)
+    size_bytes = sum(tensor.size_bytes for tensor in tensors)
+    _KEPT[text] = _Head(tensors, size_bytes, first, binary_default)
     if len(_KEPT) > _MAX_KEPT:
         _KEPT.popitem(last=False)
 
