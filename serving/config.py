@@ -77,6 +77,9 @@ class Settings:
     readiness of an unknown model is 404; a model that fails while it computes is INTERNAL for Triton over gRPC and
     INVALID_ARGUMENT for KServe."""
 
+    shared_memory: tuple[str, ...] = ()
+    """Prefixes of the keys of shared memory objects that clients may name; empty turns shared memory off."""
+
     server_timing: bool = False
     """Have each answer tell in `Server-Timing` how long it waited and computed."""
 

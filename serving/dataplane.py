@@ -28,6 +28,7 @@ from paritygate.serving.errors import (
 from paritygate.serving.models import Model, Models, Version
 from paritygate.serving.placement import Runner, Timed
 from paritygate.serving.rollouts import Rollouts
+from paritygate.serving.shared_memory import Regions
 from paritygate.serving.triton_view import filled_config
 from paritygate.serving.types import (
     IndexEntry,
@@ -53,7 +54,8 @@ EXTENSIONS = (
     "parameters",
     "statistics",
 )
-"""Only what is really there: clients decide by this list what to call. Source: kserve/open-inference-protocol."""
+"""Only what is always there, beside `system_shared_memory` where the operator allows it: clients decide by this
+list what to call. Source: kserve/open-inference-protocol."""
 
 LOAD_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
 """Triton's own text, which clients look for. Source: triton-inference-server/core."""
@@ -102,6 +104,7 @@ class DataPlane:
         self.models = models
         self.rollouts = rollouts
         self.runner = runner
+        self.regions = Regions(settings.shared_memory, max_part_bytes=settings.max_body_bytes)
         self._up_to_date = up_to_date
         self._refusing = False
         self._exiting = False
@@ -183,7 +186,8 @@ class DataPlane:
 
     def server_metadata(self) -> ServerMetadata:
         """Name, version and extensions."""
-        return ServerMetadata("paritygate", __version__, EXTENSIONS)
+        extensions = (*EXTENSIONS, *(("system_shared_memory",) if self.regions.enabled else ()))
+        return ServerMetadata("paritygate", __version__, extensions)
 
     def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
         """Inputs, outputs and versions of a model.

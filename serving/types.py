@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from paritygate.converter.types import Array, DType
+
+if TYPE_CHECKING:
+    from paritygate.serving.shared_memory import RegionPart
 
 Parameter: TypeAlias = "bool | int | float | str"
 """What a request parameter may be; objects and arrays are refused."""
@@ -55,11 +58,13 @@ class RequestedOutput:
         name: Name of the model's output.
         binary: Whether the client wants bytes; None leaves it to the request's default.
         classification: Number of best classes wanted instead of the tensor; 0 asks for the tensor.
+        part: Where in shared memory the tensor is to lie; None sends it with the answer.
     """
 
     name: str
     binary: bool | None = None
     classification: int = 0
+    part: RegionPart | None = None
 
 
 HeadersView: TypeAlias = "Callable[[], Mapping[str, str]]"

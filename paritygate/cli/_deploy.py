@@ -61,6 +61,10 @@ def serve(
     error_style: Annotated[
         str, typer.Option(help="triton or kserve: whose codes are given where the two differ.")
     ] = "triton",
+    shared_memory: Annotated[
+        list[str] | None,
+        typer.Option(help="Clients may register shared memory objects whose key begins so; default: none."),
+    ] = None,
     server_timing: Annotated[
         bool, typer.Option("--server-timing", help="Have answers tell how long they waited and computed.")
     ] = False,
@@ -97,6 +101,7 @@ def serve(
     from paritygate.serving.app import serve as run
     from paritygate.serving.config import Settings
 
+    given["shared_memory"] = tuple(shared_memory or ())
     given["load_models"] = tuple(given.pop("load_model") or ())
     if inference_threads is None:
         del given["inference_threads"]

@@ -85,8 +85,9 @@ class KnownMessages:
             request: What it asks for.
         """
         sizes = [len(octets) for octets in message.raw_input_contents]
-        if request.id or not sizes:
-            return  # an id differs each time
+        elsewhere = len(sizes) != len(request.inputs) or any(output.part for output in request.outputs)
+        if request.id or not sizes or elsewhere:
+            return  # an id differs each time, and a region may be another one the next time
         leads = [_RAW_INPUT_TAG + varint(size) for size in sizes]
         head_bytes = len(data) - sum(map(len, leads)) - sum(sizes)
         places = _places(data[:head_bytes], leads, sizes, request)

@@ -210,9 +210,32 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         return pb.RepositoryModelUnloadResponse()
 
     @_answered
+    async def SystemSharedMemoryStatus(self, request: Any, context: Any) -> Any:
+        """One registered region, or all."""
+        answer = pb.SystemSharedMemoryStatusResponse()
+        for region in self._dataplane.regions.status(request.name):
+            known = answer.regions[region.name]
+            known.name, known.key = region.name, region.key
+            known.offset, known.byte_size = region.offset, region.byte_size
+        return answer
+
+    @_answered
+    async def SystemSharedMemoryRegister(self, request: Any, context: Any) -> Any:
+        """Register a region of an object that the operator allows."""
+        self._dataplane.regions.register(request.name, request.key, request.offset, request.byte_size)
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    @_answered
+    async def SystemSharedMemoryUnregister(self, request: Any, context: Any) -> Any:
+        """Forget one region, or all."""
+        self._dataplane.regions.unregister(request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    @_answered
     async def ModelInfer(self, data: bytes, context: Any) -> bytes:
         """Answer one request; both messages are bytes here, packed and unpacked by hand where that is possible."""
-        begun = self._begun(self._unpacked(data), _metadata(context), None)
+        request = self._unpacked(data)
+        begun = self._begun(request, _metadata(context), None)
         response = self._dataplane.answer_at_once(begun)
         if response is None:
             response = await self._dataplane.answer(begun)
@@ -221,7 +244,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         if self._server_timing and response.timings is not None:
             trailers = (*trailers, ("server-timing", response.timings.header()))
         context.set_trailing_metadata(trailers)
-        return v2_proto.serialize_response(response)
+        return v2_proto.serialize_response(response, request.outputs)
 
     def _unpacked(self, data: bytes) -> InferRequest:
         request = self._known.find(data)
@@ -230,7 +253,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
                 message = pb.ModelInferRequest.FromString(data)
             except DecodeError:
                 raise InvalidArgument("the request is no inference.ModelInferRequest message.") from None
-            request = v2_proto.decode_request(message)
+            request = v2_proto.decode_request(message, self._dataplane.regions)
             self._known.offer(data, message, request)
         return request
 
@@ -240,9 +263,11 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         pins = StreamPins()
         async for message in messages:
             try:
-                begun = self._begun(v2_proto.decode_request(message), metadata, pins)
+                request = v2_proto.decode_request(message, self._dataplane.regions)
+                begun = self._begun(request, metadata, pins)
                 response = self._dataplane.answer_at_once(begun) or await self._dataplane.answer(begun)
-                yield pb.ModelStreamInferResponse(infer_response=v2_proto.encode_response(response))
+                answer = v2_proto.encode_response(response, request.outputs)
+                yield pb.ModelStreamInferResponse(infer_response=answer)
             except ServingError as error:
                 yield _stream_error(message, str(error))
             except Exception:  # noqa: BLE001 - logged with its traceback

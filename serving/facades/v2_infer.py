@@ -133,7 +133,9 @@ class InferEndpoint:
         if dataplane.exiting:
             return None  # such answers close their connection
         try:
-            wire = v2_json.decode_request(body, known.header_length, known.model, known.version)
+            wire = v2_json.decode_request(
+                body, known.header_length, known.model, known.version, dataplane.regions
+            )
             wire.request.headers = lambda: known.facts
             begun = dataplane.begin(wire.request)
             response = dataplane.answer_at_once(begun)
@@ -190,14 +192,17 @@ class InferEndpoint:
         self, body: bytes, headers: Mapping[bytes, bytes], model: str, version: str
     ) -> v2_json.WireRequest:
         header_length = header_length_of(headers.get(_HEADER_LENGTH), len(body))
+        regions = self._dataplane.regions
         if header_length == 0:
             metadata = self._dataplane.model_metadata(model, version)
             batch = self._dataplane.max_batch_size(model, version)
             return v2_json.decode_raw_body(body, metadata, batch, version)
         if (header_length or len(body)) > _OFF_LOOP_FROM_BYTES:
             # Health and every other client would wait meanwhile.
-            return await asyncio.to_thread(v2_json.decode_request, body, header_length, model, version)
-        return v2_json.decode_request(body, header_length, model, version)
+            return await asyncio.to_thread(
+                v2_json.decode_request, body, header_length, model, version, regions
+            )
+        return v2_json.decode_request(body, header_length, model, version, regions)
 
     async def _answered(self, begun: Begun, receive: Receive) -> InferResponse:
         """Wait for an answer; a client that goes away takes its request with it, if that still waits."""

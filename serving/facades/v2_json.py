@@ -24,6 +24,8 @@ import orjson
 from paritygate.converter.types import Array, DType
 from paritygate.serving.errors import InvalidArgument
 from paritygate.serving.facades import v2_binary
+from paritygate.serving.shared_memory import NONE as NO_REGIONS
+from paritygate.serving.shared_memory import RegionPart, Regions
 from paritygate.serving.types import (
     DATATYPES,
     InferRequest,
@@ -84,7 +86,11 @@ def _json_fault(fault: str, text: bytes) -> str:
 
 
 def decode_request(
-    body: bytes, header_length: int | None, model_name: str, model_version: str
+    body: bytes,
+    header_length: int | None,
+    model_name: str,
+    model_version: str,
+    regions: Regions = NO_REGIONS,
 ) -> WireRequest:
     """The request in an HTTP body.
 
@@ -93,9 +99,12 @@ def decode_request(
         header_length: Bytes of JSON at the body's start; None where all of it is JSON.
         model_name: From the URL.
         model_version: From the URL, or empty.
+        regions: Where tensors in shared memory are.
 
     Raises:
         InvalidArgument: With one sentence about the first thing that does not fit.
+        NotFound: If a region is not registered.
+        Unsupported: If a region is named where shared memory is off.
     """
     if header_length is not None and header_length <= _MAX_KEPT_BYTES:
         known = _KEPT.get(body[:header_length])
@@ -106,10 +115,10 @@ def decode_request(
     if not isinstance(document, dict):
         raise InvalidArgument(f"the request is a JSON {_kind(document)}; expected an object with 'inputs'.")
     blobs = _Blobs(view, len(body) if header_length is None else header_length)
-    inputs = [_decode_input(item, blobs) for item in _list(document, "inputs", required=True)]
+    inputs = [_decode_input(item, blobs, regions) for item in _list(document, "inputs", required=True)]
     blobs.check_used_up()
     parameters = decode_parameters(document.get("parameters"), "the request")
-    outputs, binary_default = _decode_outputs(document, parameters)
+    outputs, binary_default = _decode_outputs(document, parameters, regions)
     request = InferRequest(
         model_name, model_version, inputs, outputs, _decode_id(document.get("id")), parameters
     )
@@ -155,8 +164,9 @@ _MAX_KEPT_BYTES = 4096
 
 def _keep(text: bytes, document: Mapping[str, Any], request: InferRequest, *, binary_default: bool) -> None:
     """Remember a head that was found right, if all of its tensors are binary; of many the oldest is forgotten."""
-    if request.id or any("data" in item for item in document["inputs"]):
-        return  # an id differs each time
+    elsewhere = any("binary_data_size" not in item.get("parameters", ()) for item in document["inputs"])
+    if request.id or elsewhere or any(output.part for output in request.outputs):
+        return  # an id differs each time, and a region may be another one the next time
     tensors = tuple(
         v2_binary.RawTensor(
             tensor.name, tensor.datatype, tensor.array.shape, item["parameters"]["binary_data_size"]
@@ -234,7 +244,7 @@ def decode_parameters(value: Any, owner: str) -> dict[str, Parameter]:
     return value
 
 
-def _decode_input(item: Any, blobs: _Blobs) -> InferTensor:
+def _decode_input(item: Any, blobs: _Blobs, regions: Regions) -> InferTensor:
     if not isinstance(item, dict):
         raise InvalidArgument(f"an entry of 'inputs' is a JSON {_kind(item)}; expected an object.")
     name = item.get("name")
@@ -245,19 +255,28 @@ def _decode_input(item: Any, blobs: _Blobs) -> InferTensor:
     datatype = item.get("datatype")
     dtype = v2_binary.dtype_of(name, datatype)
     shape = v2_binary.shape_of(name, item.get("shape"))
-    array = _decode_values(name, dtype, str(datatype), shape, item, blobs)
+    array = _decode_values(name, dtype, str(datatype), shape, item, blobs, regions)
     return InferTensor(name, str(datatype), array)
 
 
 def _decode_values(
-    name: str, dtype: DType, datatype: str, shape: tuple[int, ...], item: Mapping[str, Any], blobs: _Blobs
+    name: str,
+    dtype: DType,
+    datatype: str,
+    shape: tuple[int, ...],
+    item: Mapping[str, Any],
+    blobs: _Blobs,
+    regions: Regions,
 ) -> Array:
     parameters = decode_parameters(item.get("parameters"), f"input '{name}'")
     size = parameters.get("binary_data_size")
     if "shared_memory_region" in parameters:
-        raise InvalidArgument(
-            f"input '{name}' names a shared memory region; this gateway takes 'data' or 'binary_data_size'."
-        )
+        if "data" in item or size is not None:
+            raise InvalidArgument(
+                f"input '{name}' names a shared memory region and has data of its own; give exactly one of them."
+            )
+        part = part_of(f"input '{name}'", parameters, regions)
+        return v2_binary.decode_raw(name, dtype, datatype, shape, memoryview(part.read()))
     if "data" in item:
         if size is not None:
             raise InvalidArgument(
@@ -393,14 +412,51 @@ def _bools_or_strings(name: str, dtype: DType, flat: list[Any]) -> Array:
 
 
 def _decode_outputs(
-    document: Mapping[str, Any], parameters: Mapping[str, Parameter]
+    document: Mapping[str, Any], parameters: Mapping[str, Parameter], regions: Regions
 ) -> tuple[list[RequestedOutput], bool]:
     default = _bool(parameters.get("binary_data_output"), "binary_data_output", "the request")
-    outputs = [_decode_output(item) for item in _list(document, "outputs")]
+    outputs = [_decode_output(item, regions) for item in _list(document, "outputs")]
     return outputs, bool(default)
 
 
-def _decode_output(item: Any) -> RequestedOutput:
+def part_of(owner: str, parameters: Mapping[str, Parameter], regions: Regions) -> RegionPart:
+    """Where in shared memory the parameters of an input or output say that it lies.
+
+    Raises:
+        InvalidArgument: If they do not fit the region.
+        NotFound: If the region is not registered.
+        Unsupported: If shared memory is off.
+    """
+    return regions.part(
+        owner,
+        parameters["shared_memory_region"],
+        parameters.get("shared_memory_offset", 0),
+        parameters.get("shared_memory_byte_size"),
+    )
+
+
+def requested_output(
+    name: str, parameters: Mapping[str, Parameter], binary: bool | None, regions: Regions
+) -> RequestedOutput:
+    """An output with what its parameters ask for, in every protocol.
+
+    Raises:
+        InvalidArgument: If they contradict each other or are of another type.
+        NotFound: If a region is not registered.
+        Unsupported: If a region is named where shared memory is off.
+    """
+    classes = decode_classification(name, parameters.get("classification"))
+    if "shared_memory_region" not in parameters:
+        return RequestedOutput(name, binary, classes)
+    if classes or binary:
+        other = "classified" if classes else "sent as bytes"
+        raise InvalidArgument(
+            f"output '{name}' is to lie in shared memory and to be {other}; ask for one of them."
+        )
+    return RequestedOutput(name, None, 0, part_of(f"output '{name}'", parameters, regions))
+
+
+def _decode_output(item: Any, regions: Regions) -> RequestedOutput:
     if not isinstance(item, dict):
         raise InvalidArgument(f"an entry of 'outputs' is a JSON {_kind(item)}; expected an object.")
     name = item.get("name")
@@ -409,10 +465,8 @@ def _decode_output(item: Any) -> RequestedOutput:
             "an entry of 'outputs' has no 'name'; expected the name of one of the model's outputs."
         )
     parameters = decode_parameters(item.get("parameters"), f"output '{name}'")
-    if "shared_memory_region" in parameters:
-        raise InvalidArgument(f"output '{name}' names a shared memory region; this gateway has none.")
     binary = _bool(parameters.get("binary_data"), "binary_data", f"output '{name}'")
-    return RequestedOutput(name, binary, decode_classification(name, parameters.get("classification")))
+    return requested_output(name, parameters, binary, regions)
 
 
 def decode_classification(name: str, value: object) -> int:
@@ -505,18 +559,20 @@ def encode_response(wire: WireRequest, response: InferResponse) -> WireAnswer:
     """The HTTP body of an answer."""
     if wire.binary_default and not wire.request.outputs and not response.id:
         return _encode_all_binary(response)
-    wishes = {output.name: output.binary for output in wire.request.outputs}
+    wishes = {output.name: output for output in wire.request.outputs}
     outputs: list[dict[str, Any]] = []
     blobs: list[bytes] = []
     for tensor in response.outputs:
         wish = wishes.get(tensor.name)
-        binary = wire.binary_default if wish is None else wish
+        binary = wire.binary_default if wish is None or wish.binary is None else wish.binary
         entry: dict[str, Any] = {
             "name": tensor.name,
             "datatype": tensor.datatype,
             "shape": tensor.array.shape,
         }
-        if binary:
+        if wish is not None and wish.part is not None:
+            entry["parameters"] = write_part(wish.part, tensor)
+        elif binary:
             blob = v2_binary.encode_raw(DATATYPES[tensor.datatype], tensor.array)
             entry["parameters"] = {"binary_data_size": len(blob)}
             blobs.append(blob)
@@ -528,6 +584,21 @@ def encode_response(wire: WireRequest, response: InferResponse) -> WireAnswer:
     if not payload:
         return WireAnswer(text, None)
     return WireAnswer(text + payload, len(text))
+
+
+def write_part(part: RegionPart, tensor: InferTensor) -> dict[str, Parameter]:
+    """Put a tensor into shared memory; gives the parameters that tell where it lies.
+
+    Raises:
+        InvalidArgument: If there is no room for it.
+    """
+    octets = v2_binary.encode_raw(DATATYPES[tensor.datatype], tensor.array)
+    part.write(tensor.name, octets)
+    return {
+        "shared_memory_region": part.region.name,
+        "shared_memory_offset": part.offset,
+        "shared_memory_byte_size": len(octets),
+    }
 
 
 def _encode_all_binary(response: InferResponse) -> WireAnswer:

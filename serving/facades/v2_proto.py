@@ -6,7 +6,7 @@ Source: triton-inference-server/common, protobuf/grpc_service.proto.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,8 +16,10 @@ from tritonclient.grpc import service_pb2 as pb
 from paritygate.converter.types import Array, DType
 from paritygate.serving.errors import InvalidArgument
 from paritygate.serving.facades import v2_binary
-from paritygate.serving.facades.v2_json import decode_classification
+from paritygate.serving.facades.v2_json import part_of, requested_output, write_part
 from paritygate.serving.models import Model, Version
+from paritygate.serving.shared_memory import NONE as NO_REGIONS
+from paritygate.serving.shared_memory import Regions
 from paritygate.serving.triton_view import statistics_to_json
 from paritygate.serving.types import (
     DATATYPES,
@@ -50,35 +52,60 @@ _RAW_OUTPUT_TAG = bytes([pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER 
 _ALL_CONTENTS = tuple(dict.fromkeys(_CONTENTS.values()))
 
 
-def decode_request(message: Any) -> InferRequest:
+def decode_request(message: Any, regions: Regions = NO_REGIONS) -> InferRequest:
     """The request in a ModelInferRequest.
+
+    Args:
+        message: The message.
+        regions: Where tensors in shared memory are.
 
     Raises:
         InvalidArgument: With one sentence about the first thing that does not fit.
+        NotFound: If a region is not registered.
+        Unsupported: If a region is named where shared memory is off.
     """
     raw = message.raw_input_contents
-    if raw and len(raw) != len(message.inputs):
+    sent = [item for item in message.inputs if "shared_memory_region" not in item.parameters]
+    if raw and len(raw) != len(sent):
         raise InvalidArgument(
-            f"raw_input_contents has {len(raw)} entries for {len(message.inputs)} inputs; give one for each input."
+            f"raw_input_contents has {len(raw)} entries for {len(sent)} inputs; give one for each input "
+            "that is not in shared memory."
         )
-    inputs = [_decode_input(item, raw[index] if raw else None) for index, item in enumerate(message.inputs)]
+    contents = iter(raw)
+    inputs = [
+        _decode_shared(item, regions)
+        if "shared_memory_region" in item.parameters
+        else _decode_input(item, next(contents) if raw else None)
+        for item in message.inputs
+    ]
     return InferRequest(
         message.model_name,
         message.model_version,
         inputs,
-        [_decode_output(item) for item in message.outputs],
+        [_decode_output(item, regions) for item in message.outputs],
         message.id,
         decode_parameters(message.parameters, "the request"),
         protocol="grpc",
     )
 
 
+def _decode_shared(item: Any, regions: Regions) -> InferTensor:
+    name = item.name
+    dtype = v2_binary.dtype_of(name, item.datatype)
+    shape = v2_binary.shape_of(name, tuple(item.shape))
+    if item.HasField("contents"):
+        raise InvalidArgument(
+            f"input '{name}' names a shared memory region and has contents of its own; give exactly one of them."
+        )
+    part = part_of(f"input '{name}'", decode_parameters(item.parameters, f"input '{name}'"), regions)
+    data = memoryview(part.read())
+    return InferTensor(name, item.datatype, v2_binary.decode_raw(name, dtype, item.datatype, shape, data))
+
+
 def _decode_input(item: Any, raw: bytes | None) -> InferTensor:
     name = item.name
     dtype = v2_binary.dtype_of(name, item.datatype)
     shape = v2_binary.shape_of(name, tuple(item.shape))
-    if item.parameters and "shared_memory_region" in item.parameters:
-        raise InvalidArgument(f"input '{name}' names a shared memory region; this gateway has none.")
     if raw is None:
         return InferTensor(name, item.datatype, _decode_contents(name, dtype, item, shape))
     if item.HasField("contents"):
@@ -124,15 +151,11 @@ def _as_array(name: str, dtype: DType, datatype: str, values: Any) -> Array:
     return np.array(values, dtype=dtype.numpy)
 
 
-def _decode_output(item: Any) -> RequestedOutput:
+def _decode_output(item: Any, regions: Regions) -> RequestedOutput:
     if not item.parameters:
         return RequestedOutput(item.name)
     parameters = decode_parameters(item.parameters, f"output '{item.name}'")
-    if "shared_memory_region" in parameters:
-        raise InvalidArgument(f"output '{item.name}' names a shared memory region; this gateway has none.")
-    return RequestedOutput(
-        item.name, None, decode_classification(item.name, parameters.get("classification"))
-    )
+    return requested_output(item.name, parameters, None, regions)
 
 
 def decode_parameters(parameters: Any, owner: str) -> dict[str, Parameter]:
@@ -152,13 +175,42 @@ def decode_parameters(parameters: Any, owner: str) -> dict[str, Parameter]:
     return decoded
 
 
-def encode_response(response: InferResponse) -> Any:
-    """The ModelInferResponse of an answer; tensors always go as raw contents."""
-    return pb.ModelInferResponse.FromString(serialize_response(response))
+def encode_response(response: InferResponse, outputs: Sequence[RequestedOutput] = ()) -> Any:
+    """The ModelInferResponse of an answer; tensors go as raw contents, or into shared memory.
+
+    Args:
+        response: The answer.
+        outputs: What the request asked for, and where it is to lie.
+
+    Raises:
+        InvalidArgument: If there is no room in shared memory.
+    """
+    parts = {output.name: output.part for output in outputs if output.part is not None}
+    if not parts:
+        return pb.ModelInferResponse.FromString(serialize_response(response))
+    message = pb.ModelInferResponse(
+        model_name=response.model_name, model_version=str(response.model_version), id=response.id
+    )
+    for tensor in response.outputs:
+        item = message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
+        part = parts.get(tensor.name)
+        if part is None:
+            octets = v2_binary.encode_raw(DATATYPES[tensor.datatype], tensor.array)
+            message.raw_output_contents.append(octets)
+            continue
+        message.raw_output_contents.append(b"")
+        for key, value in write_part(part, tensor).items():
+            kind = "string_param" if isinstance(value, str) else "int64_param"
+            setattr(item.parameters[key], kind, value)
+    return message
 
 
-def serialize_response(response: InferResponse) -> bytes:
+def serialize_response(response: InferResponse, outputs: Sequence[RequestedOutput] = ()) -> bytes:
     """The same as it goes on the wire: what stands before the tensors hangs on names and shapes alone."""
+    for output in outputs:
+        if output.part is not None:
+            octets: bytes = encode_response(response, outputs).SerializeToString()
+            return octets
     shapes = tuple((tensor.name, tensor.datatype, tensor.array.shape) for tensor in response.outputs)
     parts = [_before_tensors(response.model_name, response.model_version, shapes)]
     if response.id:
