@@ -41,6 +41,14 @@ def _messages() -> tuple[Any, Any]:
         label=_OPTIONAL,
         type_name=".grpc.health.v1.HealthCheckResponse.ServingStatus",
     )
+    service = file.service.add(name="Health")
+    for method, streams in (("Check", False), ("Watch", True)):
+        service.method.add(
+            name=method,
+            input_type=".grpc.health.v1.HealthCheckRequest",
+            output_type=".grpc.health.v1.HealthCheckResponse",
+            server_streaming=streams,
+        )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = ("HealthCheckRequest", "HealthCheckResponse")

@@ -16,7 +16,9 @@ from paritygate.serving.dataplane import Begun, DataPlane
 from paritygate.serving.errors import InvalidArgument, Kind, ServingError
 from paritygate.serving.facades import v2_proto
 from paritygate.serving.facades.base import Facade, PortInUse
-from paritygate.serving.facades.grpc_health import HealthService
+from paritygate.serving.facades.grpc_health import SERVICE as HEALTH
+from paritygate.serving.facades.grpc_health import HealthCheckRequest, HealthService
+from paritygate.serving.facades.grpc_reflection import ReflectionService
 from paritygate.serving.facades.http_errors import error_headers, log_internal_error
 from paritygate.serving.facades.known_messages import KnownMessages
 from paritygate.serving.facades.v2_api import check_load_parameters
@@ -60,7 +62,8 @@ class GrpcFacade(Facade):
             (grpc.method_handlers_generic_handler(SERVICE, handlers.by_name),)
         )
         health = HealthService(dataplane.ready, services=frozenset({"", SERVICE}))
-        self._server.add_generic_rpc_handlers((health.handler(),))
+        described = {SERVICE: pb.DESCRIPTOR, HEALTH: HealthCheckRequest.DESCRIPTOR.file}
+        self._server.add_generic_rpc_handlers((health.handler(), *ReflectionService(described).handlers()))
 
     def bind(self, host: str, port: int) -> int:
         """Take the port."""
