@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paritygate.serving")
 
+_TRACES_EVERY_S = 0.5
+
 
 @dataclass(frozen=True)
 class Ports:
@@ -106,6 +108,7 @@ class Gateway:
         rollouts = Rollouts(_store(settings.rollouts_dir), models, settings)
         models.keep_what_rollouts_name(rollouts.named)
         dataplane = DataPlane(settings, models, rollouts, runner, up_to_date=lambda: self._background.healthy)
+        dataplane.log_settings.install()
         facades, ports = self._bind(dataplane)
         try:
             await self._start(dataplane, facades, ports)
@@ -119,6 +122,7 @@ class Gateway:
                 await facade.stop(0)
             await models.close()
             runner.close()
+            dataplane.log_settings.uninstall()
         return 0
 
     def _listen_to_signals(self) -> None:
@@ -170,6 +174,8 @@ class Gateway:
             self._background.repeat(
                 "following the rollout state", rollouts.follow, settings.rollout_poll_interval_s
             )
+        if settings.trace_file is not None:
+            self._background.repeat("writing traces", dataplane.tracer.flush, _TRACES_EVERY_S)
         if not models.explicit:
             self._background.repeat("following the repository", models.poll, settings.poll_interval_s)
 
@@ -189,6 +195,7 @@ class Gateway:
             log.warning(
                 "%d requests did not finish within %g s", dataplane.inflight, settings.drain_timeout_s
             )
+        await dataplane.tracer.flush()
         # The answers that were just made are still to be written.
         await asyncio.gather(*(facade.stop(1.0) for facade in facades.values()))
 

@@ -80,6 +80,9 @@ class Settings:
     shared_memory: tuple[str, ...] = ()
     """Prefixes of the keys of shared memory objects that clients may name; empty turns shared memory off."""
 
+    trace_file: Path | None = None
+    """Where traces are written once trace settings ask for them; None turns tracing off."""
+
     server_timing: bool = False
     """Have each answer tell in `Server-Timing` how long it waited and computed."""
 

@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -25,10 +25,12 @@ from paritygate.serving.errors import (
     ServingError,
     Unavailable,
 )
+from paritygate.serving.log_settings import LogSettings
 from paritygate.serving.models import Model, Models, Version
 from paritygate.serving.placement import Runner, Timed
 from paritygate.serving.rollouts import Rollouts
 from paritygate.serving.shared_memory import Regions
+from paritygate.serving.tracing import Tracer
 from paritygate.serving.triton_view import filled_config
 from paritygate.serving.types import (
     IndexEntry,
@@ -53,9 +55,10 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "logging",
 )
-"""Only what is always there, beside `system_shared_memory` where the operator allows it: clients decide by this
-list what to call. Source: kserve/open-inference-protocol."""
+"""Only what is always there, beside `system_shared_memory` and `trace` where the operator allows them: clients
+decide by this list what to call. Source: kserve/open-inference-protocol."""
 
 LOAD_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
 """Triton's own text, which clients look for. Source: triton-inference-server/core."""
@@ -105,6 +108,8 @@ class DataPlane:
         self.rollouts = rollouts
         self.runner = runner
         self.regions = Regions(settings.shared_memory, max_part_bytes=settings.max_body_bytes)
+        self.tracer = Tracer(settings.trace_file)
+        self.log_settings = LogSettings(settings.log_level)
         self._up_to_date = up_to_date
         self._refusing = False
         self._exiting = False
@@ -186,7 +191,9 @@ class DataPlane:
 
     def server_metadata(self) -> ServerMetadata:
         """Name, version and extensions."""
-        extensions = (*EXTENSIONS, *(("system_shared_memory",) if self.regions.enabled else ()))
+        shared_memory = ("system_shared_memory",) if self.regions.enabled else ()
+        trace = ("trace",) if self.tracer.enabled else ()
+        extensions = (*EXTENSIONS, *shared_memory, *trace)
         return ServerMetadata("paritygate", __version__, extensions)
 
     def model_metadata(self, name: str, version: str = "") -> ModelMetadata:
@@ -378,8 +385,27 @@ class DataPlane:
             time.perf_counter_ns() - timed.ended_ns,
         )
         version.statistics.succeeded(checked.batch_size, timings, timed.run_items)
+        if self.tracer.on:
+            self._trace(begun, timed, outputs)
         return InferResponse(
             request.model_name, version.number, outputs, begun.route, version.provenance, request.id, timings
+        )
+
+    def _trace(self, begun: Begun, timed: Timed[list[Array]], outputs: list[InferTensor]) -> None:
+        """Under Triton's names: input and output are made outside the run, so they take no time in it."""
+        now_ns = time.perf_counter_ns()
+        timestamps = (
+            ("REQUEST_START", begun.began_ns),
+            ("QUEUE_START", begun.checked_ns),
+            ("COMPUTE_START", timed.started_ns),
+            ("COMPUTE_INPUT_END", timed.started_ns),
+            ("COMPUTE_OUTPUT_START", timed.ended_ns),
+            ("COMPUTE_END", timed.ended_ns),
+            ("REQUEST_END", now_ns),
+        )
+        request = begun.request
+        self.tracer.note(
+            request.model_name, begun.version.number, request.id, timestamps, begun.checked.feeds, outputs
         )
 
     def _too_large(self, size_bytes: int) -> InvalidArgument:
@@ -443,6 +469,55 @@ class DataPlane:
             self._sequences.move_to_end((request.model_name, sequence))
             if len(self._sequences) > _MAX_PINNED_SEQUENCES:
                 self._sequences.popitem(last=False)
+
+    # --- settings -----------------------------------------------------------------------------------------------
+
+    def trace_settings(self, model: str = "") -> dict[str, Any]:
+        """What is traced of a model, or of all that have no settings of their own.
+
+        Raises:
+            NotFound: If there is no such model.
+        """
+        if model:
+            self.models.get(model)
+        return self.tracer.settings(model)
+
+    def change_trace_settings(
+        self, changes: Mapping[str, Any], model: str = "", *, admin: bool = False
+    ) -> dict[str, Any]:
+        """Change some of them, and give all.
+
+        Raises:
+            Unavailable: If this is not the admin port and the mode is not explicit.
+            NotFound: If there is no such model.
+            Unsupported: If tracing is off, or one of them cannot be changed.
+            InvalidArgument: If one is not known, or its value is none for it.
+        """
+        if changes:
+            self._check_settings_open(admin=admin)
+            self.trace_settings(model)
+            self.tracer.update(changes, model)
+        return self.trace_settings(model)
+
+    def change_log_settings(self, changes: Mapping[str, Any], *, admin: bool = False) -> dict[str, Any]:
+        """Change some of what is logged, and give all.
+
+        Raises:
+            Unavailable: If this is not the admin port and the mode is not explicit.
+            Unsupported: If one of them cannot be changed.
+            InvalidArgument: If one is not known, or its value is none for it.
+        """
+        if changes:
+            self._check_settings_open(admin=admin)
+            self.log_settings.update(changes)
+        return self.log_settings.settings()
+
+    def _check_settings_open(self, *, admin: bool) -> None:
+        """A client must not be able to silence the log or to fill the disk of its server."""
+        if not admin and not self.models.explicit:
+            raise Unavailable(
+                "settings are changed on the admin port, or on this one in model control mode explicit."
+            )
 
     # --- repository ---------------------------------------------------------------------------------------------
 

@@ -65,6 +65,9 @@ def serve(
         list[str] | None,
         typer.Option(help="Clients may register shared memory objects whose key begins so; default: none."),
     ] = None,
+    trace_file: Annotated[
+        Path | None, typer.Option(help="Where sampled requests are traced once trace settings ask for it.")
+    ] = None,
     server_timing: Annotated[
         bool, typer.Option("--server-timing", help="Have answers tell how long they waited and computed.")
     ] = False,

@@ -6,6 +6,7 @@ from paritygate.serving.dataplane import DataPlane
 from paritygate.serving.facades.base import Facade
 from paritygate.serving.facades.http_server import HttpServer
 from paritygate.serving.facades.v2_api import add_repository, new_api
+from paritygate.serving.facades.v2_settings import add_settings
 
 
 class AdminFacade(Facade):
@@ -15,6 +16,7 @@ class AdminFacade(Facade):
         super().__init__(dataplane)
         api = new_api("paritygate admin", dataplane, starts_at="/v2/repository")
         add_repository(api, dataplane, admin=True)
+        add_settings(api, dataplane, admin=True)
         self._server = HttpServer(api, dataplane.settings)
 
     def bind(self, host: str, port: int) -> int:

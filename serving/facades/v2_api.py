@@ -14,6 +14,7 @@ from paritygate.serving.dataplane import DataPlane
 from paritygate.serving.errors import InvalidArgument, NotFound, ServingError, Unsupported
 from paritygate.serving.facades import http_errors, v2_json
 from paritygate.serving.facades.bodies import Body, Budget, ClientGone
+from paritygate.serving.facades.v2_settings import add_settings
 from paritygate.serving.facades.v2_shared_memory import add_shared_memory
 from paritygate.serving.triton_view import message_to_json, statistics_to_json
 from paritygate.serving.types import TensorMetadata
@@ -110,6 +111,7 @@ def build_api(dataplane: DataPlane) -> FastAPI:
     _add_models(api, dataplane)
     add_repository(api, dataplane, admin=False)
     add_shared_memory(api, dataplane)
+    add_settings(api, dataplane, admin=False)
     _document_inference(api)
     return api
 

@@ -213,6 +213,28 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         return pb.RepositoryModelUnloadResponse()
 
     @_answered
+    async def TraceSetting(self, request: Any, context: Any) -> Any:
+        """Change what is traced, and tell it; a setting without a value takes a change back."""
+        changes = {name: list(setting.value) or None for name, setting in request.settings.items()}
+        answer = pb.TraceSettingResponse()
+        for name, value in self._dataplane.change_trace_settings(changes, request.model_name).items():
+            answer.settings[name].value.extend([value] if isinstance(value, str) else value)
+        return answer
+
+    @_answered
+    async def LogSettings(self, request: Any, context: Any) -> Any:
+        """Change what is logged, and tell it."""
+        changes = {
+            name: getattr(setting, setting.WhichOneof("parameter_choice") or "string_param")
+            for name, setting in request.settings.items()
+        }
+        answer = pb.LogSettingsResponse()
+        for name, value in self._dataplane.change_log_settings(changes).items():
+            kind = {bool: "bool_param", int: "uint32_param"}.get(type(value), "string_param")
+            setattr(answer.settings[name], kind, value)
+        return answer
+
+    @_answered
     async def SystemSharedMemoryStatus(self, request: Any, context: Any) -> Any:
         """One registered region, or all."""
         answer = pb.SystemSharedMemoryStatusResponse()
