@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from paritygate.mesh.state import StateStore
     from paritygate.serving.dataplane import DataPlane
     from paritygate.serving.facades.base import Facade
+    from paritygate.serving.upstreams.backend import Hub
 
 log = logging.getLogger("paritygate.serving")
 
@@ -104,7 +105,8 @@ class Gateway:
         settings = self._settings
         self._listen_to_signals()
         runner = Runner(threads=settings.inference_threads, max_queue=settings.max_queue)
-        models = Models(settings, RepositoryView(settings.repository), runner)
+        hub = _hub(settings)
+        models = Models(settings, RepositoryView(settings.repository), runner, hub=hub)
         rollouts = Rollouts(_store(settings.rollouts_dir), models, settings)
         models.keep_what_rollouts_name(rollouts.named)
         dataplane = DataPlane(settings, models, rollouts, runner, up_to_date=lambda: self._background.healthy)
@@ -121,6 +123,8 @@ class Gateway:
             for facade in facades.values():
                 await facade.stop(0)
             await models.close()
+            if hub is not None:
+                await hub.stop()
             runner.close()
             dataplane.log_settings.uninstall()
         return 0
@@ -198,6 +202,18 @@ class Gateway:
         await dataplane.tracer.flush()
         # The answers that were just made are still to be written.
         await asyncio.gather(*(facade.stop(1.0) for facade in facades.values()))
+
+
+def _hub(settings: Settings) -> Hub | None:
+    """The servers elsewhere, if there are any; only then is their client imported."""
+    if settings.upstreams_file is None:
+        return None
+    from paritygate.serving.upstreams.backend import Hub
+    from paritygate.serving.upstreams.config import load_upstreams
+
+    hub = Hub(load_upstreams(settings.upstreams_file), max_answer_bytes=settings.max_response_bytes)
+    hub.start()
+    return hub
 
 
 def _store(directory: Path | None) -> StateStore | None:

@@ -24,6 +24,9 @@ class Settings:
     rollouts_dir: Path | None = None
     """Folder of the rollout state (`paritygate rollout apply --state DIR`); None: default versions only."""
 
+    upstreams_file: Path | None = None
+    """File that says which versions other servers compute (docs/upstreams.md); None computes all of them here."""
+
     host: str = "127.0.0.1"
     """Address of the HTTP, gRPC and metrics ports. Loopback by default: there is no authentication."""
 

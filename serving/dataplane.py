@@ -139,11 +139,16 @@ class DataPlane:
             return False
         named = self.rollouts.named(model.name)
         if named:
-            return named <= model.live.keys()
+            return all(self._version_answers(model, number) for number in named)
         try:
-            return model.default_version(self.settings.default_version) in model.live
+            return self._version_answers(model, model.default_version(self.settings.default_version))
         except NotFound:
             return False
+
+    @staticmethod
+    def _version_answers(model: Model, number: int) -> bool:
+        version = model.live.get(number)
+        return version is not None and not version.execution.fault
 
     def model_ready(self, name: str, version: str = "") -> bool:
         """Whether a model, or one version of it, answers; an unknown one does not."""
@@ -151,7 +156,9 @@ class DataPlane:
             return False
         try:
             model = self.models.get(name)
-            return int(check_version(version)) in model.live if version else self._answers(model)
+            if version:
+                return self._version_answers(model, int(check_version(version)))
+            return self._answers(model)
         except (NotFound, Unavailable):
             return False
 
@@ -338,7 +345,7 @@ class DataPlane:
         try:
             checked = begun.checked
             names = [output.name for output in checked.outputs]
-            timed = await begun.version.execution.run(checked, names, begun.request.parameters)
+            timed = await begun.version.execution.run(checked, names, begun.request)
             response = self._response(begun, timed)
         except BaseException as error:
             self._failed(begun, error)

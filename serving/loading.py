@@ -17,11 +17,12 @@ from paritygate.converter.errors import ConverterError
 from paritygate.converter.parity.report import Attestation, Certificate
 from paritygate.converter.types import Signature
 from paritygate.serving.backends import BACKENDS, get_backend
-from paritygate.serving.backends.base import Backend, ModelSource
+from paritygate.serving.backends.base import Backend, EmbeddedBackend, ModelSource
 from paritygate.serving.errors import LoadFailed
 from paritygate.serving.publish.errors import PublishError
 from paritygate.serving.publish.triton_config import ConfigTensor, ModelConfig, check_config_against_graph
 from paritygate.serving.types import Provenance
+from paritygate.serving.upstreams.backend import NoUpstreamReady, Site
 from paritygate.serving.validation import ModelRules, build_rules
 
 _MAX_LABEL_FILE_BYTES = 16 * 1024 * 1024
@@ -38,6 +39,7 @@ class LoadRequest:
         config: The model's config.
         allow_unproven: Whether a version without a certificate for its bytes, by our tolerances, may be served.
         intra_op_threads: Threads inside one run.
+        site: Where it is computed; None if that is here.
     """
 
     model_dir: Path
@@ -46,6 +48,7 @@ class LoadRequest:
     config: ModelConfig
     allow_unproven: bool
     intra_op_threads: int
+    site: Site | None = None
 
     @property
     def directory(self) -> Path:
@@ -70,11 +73,10 @@ def load_version(request: LoadRequest) -> LoadedVersion:
         LoadFailed: With one sentence that names the model and the version, and why it is not served.
     """
     try:
-        return _load(request)
+        return _load(request) if request.site is None else _load_from(request, request.site)
     except (ConverterError, PublishError, LoadFailed, OSError) as error:
-        raise LoadFailed(
-            f"version {request.version} of model '{request.model}' is not served: {error}"
-        ) from error
+        kind = NoUpstreamReady if isinstance(error, NoUpstreamReady) else LoadFailed
+        raise kind(f"version {request.version} of model '{request.model}' is not served: {error}") from error
 
 
 def _load(request: LoadRequest) -> LoadedVersion:
@@ -93,23 +95,40 @@ def _load(request: LoadRequest) -> LoadedVersion:
     return LoadedVersion(backend, rules, _provenance(bundle, certificate), attestation)
 
 
+def _load_from(request: LoadRequest, site: Site) -> LoadedVersion:
+    """A version that upstreams compute: its files say what it takes and what was proven, not what answers."""
+    check_supported(request.config, elsewhere=True)
+    labels = _read_labels(request)
+    bundle = read_bundle(request.directory, verify=True) if _is_bundle(request.directory) else None
+    certificate = _certificate(request, bundle)
+    sealed = (bundle, certificate) if bundle is not None and certificate is not None else None
+    signature = certificate.signature if certificate is not None else site.signature()
+    rules = build_rules(request.config, signature, model=request.model, labels=labels)
+    backend = site.open(rules, sealed)
+    return LoadedVersion(backend, backend.rules, _provenance(bundle, certificate), backend.attestation)
+
+
 def _is_bundle(directory: Path) -> bool:
     return (directory / MANIFEST_FILE).exists()
 
 
-def check_supported(config: ModelConfig) -> None:
+def check_supported(config: ModelConfig, *, elsewhere: bool = False) -> None:
     """Refuse a config that asks for what this gateway would silently not do.
+
+    Args:
+        config: The model's config.
+        elsewhere: Whether another server computes it, with any backend that it has.
 
     Raises:
         LoadFailed: With the name of the field.
     """
-    if config.backend not in BACKENDS:
+    if not elsewhere and config.backend not in BACKENDS:
         raise LoadFailed(
             f"its config asks for backend '{config.backend}'; this gateway has {', '.join(BACKENDS)}."
         )
     message = config.message
     scheduling = message.WhichOneof("scheduling_choice")
-    if scheduling in ("sequence_batching", "ensemble_scheduling"):
+    if scheduling == "sequence_batching" or (scheduling == "ensemble_scheduling" and not elsewhere):
         raise LoadFailed(f"its config asks for {scheduling}, which this gateway does not do.")
     if message.model_transaction_policy.decoupled:
         raise LoadFailed("its config asks for decoupled answers, which this gateway does not give.")
@@ -159,7 +178,7 @@ def _look_for_certificate(bundle: Bundle | None) -> tuple[Certificate | None, st
     return certificate, ""
 
 
-def _open(request: LoadRequest, bundle: Bundle | None) -> Backend:
+def _open(request: LoadRequest, bundle: Bundle | None) -> EmbeddedBackend:
     backend = get_backend(request.config.backend)
     if bundle is None:
         path = request.directory / request.config.model_filename
@@ -176,7 +195,7 @@ def _open(request: LoadRequest, bundle: Bundle | None) -> Backend:
 
 
 def _attest(
-    request: LoadRequest, bundle: Bundle | None, certificate: Certificate | None, backend: Backend
+    request: LoadRequest, bundle: Bundle | None, certificate: Certificate | None, backend: EmbeddedBackend
 ) -> Attestation | None:
     """Run the sealed probes on this host; a mismatch is refused even where unproven versions are allowed."""
     if bundle is None or certificate is None:

@@ -16,18 +16,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from paritygate.serving.config import Settings
 from paritygate.serving.errors import LoadFailed, NotFound, Unavailable
-from paritygate.serving.execution import DirectExecution, Execution
+from paritygate.serving.execution import Execution, Placing
 from paritygate.serving.loading import LoadedVersion, LoadRequest, load_version
 from paritygate.serving.placement import Runner
 from paritygate.serving.publish.triton_config import ModelConfig
 from paritygate.serving.repository_view import RepositoryView, Snapshot
-from paritygate.serving.scheduling import BatchingExecution, batching_policy
 from paritygate.serving.statistics import VersionStatistics
 from paritygate.serving.types import IndexEntry
+from paritygate.serving.upstreams.backend import Hub, NoUpstreamReady
 
 log = logging.getLogger("paritygate.serving")
 
@@ -159,12 +160,19 @@ class Models:
     """All models of one repository."""
 
     def __init__(
-        self, settings: Settings, view: RepositoryView, runner: Runner, *, load: Load = load_version
+        self,
+        settings: Settings,
+        view: RepositoryView,
+        runner: Runner,
+        *,
+        load: Load = load_version,
+        hub: Hub | None = None,
     ) -> None:
         self._settings = settings
         self._view = view
         self._runner = runner
         self._load = load
+        self._hub = hub
         self._models: dict[str, Model] = {}
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="paritygate-load")
         self._retiring: set[asyncio.Task[None]] = set()
@@ -334,8 +342,11 @@ class Models:
         try:
             loaded = await self._load_version(model, number, config)
         except LoadFailed as error:
-            log.warning("%s", error)
-            model.failures[number] = Failure(stamp, str(error))
+            # What an upstream does not show now it may show at the next look, with the same bytes here.
+            passing = isinstance(error, NoUpstreamReady)
+            if not passing or failure is None or failure.reason != str(error):
+                log.warning("%s", error)
+            model.failures[number] = Failure(None if passing else stamp, str(error))
             return
         except Exception as error:
             # A runtime may raise anything for a file that it does not like; the other models are to live on.
@@ -346,15 +357,11 @@ class Models:
         finally:
             model.loading.discard(number)
         model.failures.pop(number, None)
-        execution = self._execution(loaded, config, f"version {number} of model '{model.name}'")
+        name = f"version {number} of model '{model.name}'"
+        execution = loaded.backend.execution(
+            Placing(config, self._runner, self._settings.inline_below_us, name)
+        )
         self._put_live(model, Version(number, loaded, stamp, execution))
-
-    def _execution(self, loaded: LoadedVersion, config: ModelConfig, name: str) -> Execution:
-        below_us = self._settings.inline_below_us if loaded.backend.computes_here else 0
-        lane, policy = self._runner.lane(below_us), batching_policy(config)
-        if policy is None:
-            return DirectExecution(loaded.backend, lane)
-        return BatchingExecution(loaded.backend, lane, self._runner, policy, name)
 
     async def _load_version(self, model: Model, number: int, config: ModelConfig) -> LoadedVersion:
         request = LoadRequest(
@@ -364,9 +371,12 @@ class Models:
             config,
             self._settings.allow_unproven,
             self._settings.intra_op_threads,
+            self._hub.of(model.name, number) if self._hub is not None else None,
         )
         began = time.perf_counter()
-        loaded = await self._in_loader(lambda: self._load(request))
+        # A server elsewhere that does not answer must not keep the loader from other models.
+        load: Callable[[], LoadedVersion] = partial(self._load, request)
+        loaded = await (self._in_loader(load) if request.site is None else asyncio.to_thread(load))
         log.info(
             "version %d of model '%s' is ready (%s, %s) after %.3f s",
             number, model.name, loaded.provenance.proof, loaded.backend.runtime, time.perf_counter() - began,
@@ -434,6 +444,12 @@ def _missing(model: str, number: int) -> str:
     return f"version {number} of model '{model}' is named by the version_policy, but there is no such folder"
 
 
+def _state_of(version: Version, reason: str) -> tuple[str, str]:
+    """A live version answers unless what computes it does not."""
+    fault = version.execution.fault
+    return ("UNAVAILABLE", fault) if fault else ("READY", reason)
+
+
 def _index_of(model: Model) -> list[IndexEntry]:
     states: dict[int, tuple[str, str]] = {}
     for number in model.gone:
@@ -445,7 +461,8 @@ def _index_of(model: Model) -> list[IndexEntry]:
     for number in model.live:
         # A version that could not be replaced answers on; the index tells why it is still the old one.
         kept = "" if number in model.listed else "not in the version list any more, but still in use"
-        states[number] = ("READY", model.failures[number].reason if number in model.failures else kept)
+        reason = model.failures[number].reason if number in model.failures else kept
+        states[number] = _state_of(model.live[number], reason)
     for number in model.loading - set(model.live):
         states[number] = ("LOADING", "")
     entries = [IndexEntry(model.name, str(n), *states[n]) for n in sorted(states)]

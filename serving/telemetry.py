@@ -111,6 +111,7 @@ class GatewayCollector(Collector):
         for labels, version in self._versions():
             batches.add_metric(labels, float(version.execution.puts_together))
         yield batches
+        yield from self._upstreams()
         rejected = CounterMetricFamily(
             "paritygate_unroutable_requests",
             "Requests that reached no version, by kind of error.",
@@ -129,6 +130,28 @@ class GatewayCollector(Collector):
             "Runs that wait for a thread or are on one.",
             self._dataplane.runner.pending,
         )
+
+    def _upstreams(self) -> Iterator[Any]:
+        """What is known about servers elsewhere."""
+        labels = (*_LABELS, "upstream")
+        serving = GaugeMetricFamily(
+            "paritygate_upstream_in_service", "1 where an upstream gets requests of a version.", labels=labels
+        )
+        waiting = GaugeMetricFamily(
+            "paritygate_upstream_inflight", "Requests on their way to an upstream.", labels=labels
+        )
+        outcomes = CounterMetricFamily(
+            "paritygate_upstream_requests",
+            "Requests sent upstream by outcome: ok, refused (it blames the request), cancelled, or the fault.",
+            labels=(*labels, "outcome"),
+        )
+        for key, version in self._versions():
+            for endpoint in version.execution.upstreams():
+                serving.add_metric((*key, endpoint.name), float(not endpoint.fault))
+                waiting.add_metric((*key, endpoint.name), endpoint.inflight)
+                for outcome, count in sorted(endpoint.outcomes.items()):
+                    outcomes.add_metric((*key, endpoint.name, outcome), count)
+        yield from (serving, waiting, outcomes)
 
 
 class _Untyped(CounterMetricFamily):

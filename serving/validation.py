@@ -171,7 +171,7 @@ def check_request(rules: ModelRules, request: InferRequest) -> CheckedRequest:
                 f"input '{tensor.name}' is given twice; give each input of model '{rules.model}' once."
             )
         _check_tensor(rules, rule, tensor, sizes)
-        feeds[tensor.name] = _as_model_takes_it(rule, tensor.array)
+        feeds[tensor.name] = as_model_takes_it(rule, tensor.array)
         size_bytes += tensor.array.nbytes
     if len(feeds) != len(rules.inputs):
         _check_none_missing(rules, feeds)
@@ -240,7 +240,12 @@ def _check_batch(rules: ModelRules, request: InferRequest) -> int:
     return batch
 
 
-def _as_model_takes_it(rule: TensorRule, array: Array) -> Array:
+def as_model_takes_it(rule: TensorRule, array: Array) -> Array:
+    """An input in the shape that the graph takes.
+
+    Raises:
+        ValueError: If the sizes do not fit.
+    """
     return array if rule.model_shape is None else _reshape(array, rule.model_shape, rule.wildcard_shape)
 
 

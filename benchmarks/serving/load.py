@@ -33,11 +33,13 @@ class Load:
         per_second: Requests answered with 200, a second.
         p99_us: 99th percentile of their durations, in microseconds; over gRPC the longest: h2load tells no other.
         cpu_us: CPU time of the server a request, in microseconds.
+        p50_us: Median of their durations, in microseconds; 0 over gRPC.
     """
 
     per_second: float
     p99_us: float
     cpu_us: float
+    p50_us: float = 0.0
 
 
 def missing() -> list[str]:
@@ -122,10 +124,17 @@ def press(port: int, name: str, script: Path, *, connections: int, seconds: floa
         raise RuntimeError(f"wrk saw errors: {said}")
     spent = _cpu_seconds(pid) - before
     count = int(_found(r"(\d+) requests in", said))
-    number, unit = re.search(r"99%\s+([\d.]+)(us|ms|s)", said).groups()  # type: ignore[union-attr]
     return Load(
-        float(_found(r"Requests/sec:\s+([\d.]+)", said)), float(number) * _UNITS[unit], 1e6 * spent / count
+        float(_found(r"Requests/sec:\s+([\d.]+)", said)),
+        _percentile("99", said),
+        1e6 * spent / count,
+        _percentile("50", said),
     )
+
+
+def _percentile(percent: str, said: str) -> float:
+    number, unit = re.search(rf"{percent}%\s+([\d.]+)(us|ms|s)", said).groups()  # type: ignore[union-attr]
+    return float(number) * _UNITS[unit]
 
 
 def _found(pattern: str, said: str) -> str:

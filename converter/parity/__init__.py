@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paritygate.converter.parity.attestation import attest, check_certificate
+    from paritygate.converter.parity.attestation import attest, attest_candidate, check_certificate
     from paritygate.converter.parity.compare import compare_outputs
     from paritygate.converter.parity.evidence import write_evidence
     from paritygate.converter.parity.report import Attestation, Certificate, Figure
@@ -21,6 +21,7 @@ _MODULES = {
     "Figure": "report",
     "ToleranceConfig": "tolerance",
     "attest": "attestation",
+    "attest_candidate": "attestation",
     "check_certificate": "attestation",
     "compare_outputs": "compare",
     "validate_bundle": "validate",
@@ -33,6 +34,7 @@ __all__ = [
     "Figure",
     "ToleranceConfig",
     "attest",
+    "attest_candidate",
     "check_certificate",
     "compare_outputs",
     "validate_bundle",

@@ -7,20 +7,28 @@ import numpy as np
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import ParityError
 from paritygate.converter.parity.noise import Noise, Rounding
-from paritygate.converter.parity.replay import Replay, runtime_info
-from paritygate.converter.parity.report import Attestation, Certificate
+from paritygate.converter.parity.replay import Candidate, Replay, runtime_info
+from paritygate.converter.parity.report import Attestation, Certificate, RuntimeInfo
 from paritygate.converter.runtime.onnxruntime import Session
 
 
 def attest(bundle: Bundle, certificate: Certificate, session: Session) -> Attestation:
-    """Run every case that the certificate counts through a session that is about to serve.
+    """`attest_candidate` for a session in this process."""
+    return attest_candidate(bundle, certificate, session, runtime_info(session))
+
+
+def attest_candidate(
+    bundle: Bundle, certificate: Certificate, session: Candidate, runtime: RuntimeInfo
+) -> Attestation:
+    """Run every case that the certificate counts through what is about to serve.
 
     Tolerances and noise are the certificate's: a session must not help to set the bound that it is held to.
 
     Args:
         bundle: The bundle whose bytes the session was opened with.
         certificate: A passing certificate for just this bundle.
-        session: The session that will serve.
+        session: What will serve.
+        runtime: What it says of itself.
 
     Returns:
         An attestation of any verdict; without `pass` the session must not serve.
@@ -47,7 +55,7 @@ def attest(bundle: Bundle, certificate: Certificate, session: Session) -> Attest
         certificate_sha256=certificate.sha256,
         verdict="error" if raised else "fail" if bad else "pass",
         reason=worst.describe() if worst else f"{len(figures)} figures agree with the source on this host",
-        runtime=runtime_info(session),
+        runtime=runtime,
         figures=figures,
     )
 

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -21,13 +22,28 @@ from paritygate.converter.parity.report import Figure, RuntimeInfo
 from paritygate.converter.parity.scales import Scales, channel_axes, output_scales, steady_scales
 from paritygate.converter.parity.tolerance import Tolerance, ToleranceConfig, rung_of
 from paritygate.converter.runtime.onnxruntime import Session
-from paritygate.converter.types import Array, DType, Signature, TensorSpec
+from paritygate.converter.types import Array, DType, Feeds, Signature, TensorSpec
 
 BASE = "base"
 
 _EVIDENT = 32.0
 """How much further than the measured rounding a float64 form may lie for the candidate to be a witness of it.
 Nudges of weights and inputs show the order of what a cancellation inside a model does, and not its exact size."""
+
+
+class Candidate(Protocol):
+    """What is compared with the source: a session here, or a server elsewhere."""
+
+    @property
+    def optimized(self) -> bool:
+        """Whether graph optimisations are on, as far as is known."""
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """All outputs.
+
+        Raises:
+            ModelRunError: If it gives none.
+        """
 
 
 @dataclass(frozen=True)
@@ -191,7 +207,7 @@ class Replay:
             for name in probe.outputs
         }
 
-    def figures(self, probe: Probe, session: Session, noise: Noise) -> list[Figure]:
+    def figures(self, probe: Probe, session: Candidate, noise: Noise) -> list[Figure]:
         """Run one case and compare every output; a candidate that raises gives figures too."""
         broken = self._broken_promises(probe)
         try:
@@ -225,7 +241,7 @@ class Replay:
                 broken[spec.name] = f"the source gives shape {found}, the signature promises {promised}"
         return broken
 
-    def _refused(self, probe: Probe, spec: TensorSpec, session: Session, fault: str, reason: str) -> Figure:
+    def _refused(self, probe: Probe, spec: TensorSpec, session: Candidate, fault: str, reason: str) -> Figure:
         elements = probe.outputs[spec.name].size
         infinite = float("inf")
         return Figure(

@@ -31,6 +31,12 @@ def serve(
     rollouts_dir: Annotated[
         Path | None, typer.Option("--rollouts", "--rollouts-dir", help="Where the state of rollouts is kept.")
     ] = None,
+    upstreams_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--upstreams", "--upstreams-file", help="Which versions other servers compute, as YAML."
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address of the inference and metrics ports; there is no authentication here.")
     ] = "127.0.0.1",

@@ -9,14 +9,14 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paritygate.serving.backends.base import Backend
+    from paritygate.serving.backends.base import EmbeddedBackend
 
 BACKENDS: dict[str, str] = {
     "onnxruntime": "paritygate.serving.backends.onnxruntime:OnnxRuntimeBackend",
 }
 
 
-def get_backend(name: str) -> type[Backend]:
+def get_backend(name: str) -> type[EmbeddedBackend]:
     """The backend of this name, imported on first use.
 
     Raises:
@@ -24,5 +24,5 @@ def get_backend(name: str) -> type[Backend]:
     """
     if name not in BACKENDS:
         raise ValueError(f"there is no backend '{name}'; known: {', '.join(sorted(BACKENDS))}.")
-    backend: type[Backend] = pkgutil.resolve_name(BACKENDS[name])
+    backend: type[EmbeddedBackend] = pkgutil.resolve_name(BACKENDS[name])
     return backend

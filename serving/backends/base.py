@@ -1,4 +1,4 @@
-"""The interface of a backend: one loaded version that turns feeds into outputs."""
+"""The interfaces of backends: what computes a loaded version, in this process or elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from paritygate.converter.errors import ModelRunError
 from paritygate.converter.parity.report import Attestation, Certificate
 from paritygate.converter.types import Array, Feeds, Signature
 from paritygate.serving.errors import InferenceFailed, InvalidArgument
+from paritygate.serving.execution import DirectExecution, Execution, Placing
+from paritygate.serving.scheduling import BatchingExecution, batching_policy
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,24 @@ class ModelSource:
 
 
 class Backend(abc.ABC):
-    """One loaded version of one model.
+    """What computes one loaded version of one model, wherever that is."""
+
+    @property
+    @abc.abstractmethod
+    def runtime(self) -> str:
+        """Name and version of what computes, for the log."""
+
+    @abc.abstractmethod
+    def execution(self, placing: Placing) -> Execution:
+        """How requests of the version are answered from now on; called once, on the event loop."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of everything the version holds; called once, when no run is under way."""
+
+
+class EmbeddedBackend(Backend):
+    """One version in this process.
 
     `infer` is called from several threads at once. Implementers fill `open`, `signature`, `runtime`, `run`,
     `attest` and `close`; the checks around a run are written here once.
@@ -44,7 +63,7 @@ class Backend(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def open(cls, source: ModelSource) -> Backend:
+    def open(cls, source: ModelSource) -> EmbeddedBackend:
         """Load a version.
 
         Raises:
@@ -56,11 +75,6 @@ class Backend(abc.ABC):
     def signature(self) -> Signature:
         """The graph's own signature, as the runtime reports it."""
 
-    @property
-    @abc.abstractmethod
-    def runtime(self) -> str:
-        """Name and version of what computes, for the log."""
-
     @abc.abstractmethod
     def run(self, feeds: Feeds, outputs: Sequence[str]) -> dict[str, Array]:
         """Compute `outputs` from `feeds`; whatever it raises becomes `InferenceFailed`."""
@@ -69,9 +83,13 @@ class Backend(abc.ABC):
     def attest(self, bundle: Bundle, certificate: Certificate) -> Attestation:
         """Run the sealed probes through what will answer, and compare with the certificate's tolerances."""
 
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Let go of everything the version holds; called once, when no run is under way."""
+    def execution(self, placing: Placing) -> Execution:
+        """From a queue, together where the config asks for it and it pays; else each by itself."""
+        lane = placing.runner.lane(placing.inline_below_us if self.computes_here else 0)
+        policy = batching_policy(placing.config)
+        if policy is None:
+            return DirectExecution(self, lane)
+        return BatchingExecution(self, lane, placing.runner, policy, placing.name)
 
     def infer(self, feeds: Feeds, outputs: Sequence[str]) -> list[Array]:
         """The wanted outputs, in the order they were asked for.

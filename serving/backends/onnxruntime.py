@@ -9,10 +9,10 @@ from paritygate.converter.parity import attest
 from paritygate.converter.parity.report import Attestation, Certificate
 from paritygate.converter.runtime.onnxruntime import Session, open_session
 from paritygate.converter.types import Array, Feeds, Signature
-from paritygate.serving.backends.base import Backend, ModelSource
+from paritygate.serving.backends.base import EmbeddedBackend, ModelSource
 
 
-class OnnxRuntimeBackend(Backend):
+class OnnxRuntimeBackend(EmbeddedBackend):
     """A version in an onnxruntime session: what was proven is what is served."""
 
     def __init__(self, session: Session) -> None:

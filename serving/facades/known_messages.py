@@ -16,9 +16,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from paritygate.serving.facades.v2_binary import RawTensor
 from paritygate.serving.facades.v2_proto import varint
 from paritygate.serving.types import InferRequest
+from paritygate.serving.v2_binary import RawTensor
 
 _RAW_INPUT_TAG = bytes([pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
 

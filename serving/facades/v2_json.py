@@ -22,8 +22,8 @@ import numpy as np
 import orjson
 
 from paritygate.converter.types import Array, DType
+from paritygate.serving import v2_binary
 from paritygate.serving.errors import InvalidArgument
-from paritygate.serving.facades import v2_binary
 from paritygate.serving.shared_memory import NONE as NO_REGIONS
 from paritygate.serving.shared_memory import RegionPart, Regions
 from paritygate.serving.types import (

@@ -14,8 +14,8 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from paritygate.converter.types import Array, DType
+from paritygate.serving import v2_binary
 from paritygate.serving.errors import InvalidArgument
-from paritygate.serving.facades import v2_binary
 from paritygate.serving.facades.v2_json import part_of, requested_output, write_part
 from paritygate.serving.models import Model, Version
 from paritygate.serving.shared_memory import NONE as NO_REGIONS

@@ -20,11 +20,11 @@ from paritygate.serving.placement import Lane, Runner, Timed
 from paritygate.serving.scheduling.gain import BatchGain
 from paritygate.serving.scheduling.policy import BatchingPolicy
 from paritygate.serving.scheduling.queue import NEVER, BatchQueue, Waiting
-from paritygate.serving.types import Parameter
+from paritygate.serving.types import InferRequest, Parameter
 from paritygate.serving.validation import CheckedRequest
 
 if TYPE_CHECKING:
-    from paritygate.serving.backends.base import Backend
+    from paritygate.serving.backends.base import EmbeddedBackend
 
 log = logging.getLogger("paritygate.serving")
 
@@ -56,7 +56,7 @@ class BatchingExecution(Execution):
     """The requests of one version wait in a queue; so many run at a moment as the config has instances."""
 
     def __init__(
-        self, backend: Backend, lane: Lane, runner: Runner, policy: BatchingPolicy, name: str
+        self, backend: EmbeddedBackend, lane: Lane, runner: Runner, policy: BatchingPolicy, name: str
     ) -> None:
         self._backend = backend
         self._lane = lane
@@ -84,10 +84,10 @@ class BatchingExecution(Execution):
         return self._lane.run_here(checked.size_bytes, lambda: self._backend.infer(checked.feeds, outputs))
 
     async def run(
-        self, checked: CheckedRequest, outputs: Sequence[str], parameters: Mapping[str, Parameter]
+        self, checked: CheckedRequest, outputs: Sequence[str], request: InferRequest
     ) -> Timed[list[Array]]:
         """Wait in the queue and for the run; whoever is cancelled while it waits never runs."""
-        item = self._waiting(checked, outputs, parameters)
+        item = self._waiting(checked, outputs, request.parameters)
         self._runner.take_place()
         run_ns = None
         try:
@@ -215,7 +215,7 @@ def _hand_out(requests: list[_Request], timed: Timed[_Run]) -> None:
             run_items = None if run_items is None else 0
 
 
-def _compute(backend: Backend, requests: list[_Request], *, compare: bool) -> _Run:
+def _compute(backend: EmbeddedBackend, requests: list[_Request], *, compare: bool) -> _Run:
     """Run requests together, or each alone where that fails or its answers are to be compared."""
     if len(requests) == 1:
         return _Run([_alone(backend, requests[0])])
@@ -232,7 +232,7 @@ def _compute(backend: Backend, requests: list[_Request], *, compare: bool) -> _R
     return _Run(alone, fault=_difference(requests, alone, together))
 
 
-def _alone(backend: Backend, request: _Request) -> Outcome:
+def _alone(backend: EmbeddedBackend, request: _Request) -> Outcome:
     try:
         return backend.infer(request.checked.feeds, request.outputs)
     except ServingError as error:
@@ -243,7 +243,7 @@ class _NotBatched(Exception):
     """An output of a batch does not have one row for each item."""
 
 
-def _together(backend: Backend, requests: list[_Request]) -> list[list[Array]]:
+def _together(backend: EmbeddedBackend, requests: list[_Request]) -> list[list[Array]]:
     names = list(dict.fromkeys(name for request in requests for name in request.outputs))
     feeds = {
         name: np.concatenate([request.checked.feeds[name] for request in requests])

@@ -11,7 +11,7 @@ from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import ConverterError
 from paritygate.converter.types import DType, TensorSpec
 from paritygate.serving.backends import BACKENDS, get_backend
-from paritygate.serving.backends.base import Backend, ModelSource
+from paritygate.serving.backends.base import EmbeddedBackend, ModelSource
 from paritygate.serving.errors import InferenceFailed, InvalidArgument
 from paritygate.serving.types import DATATYPES
 from support.bundles import linear_bundle, proven_bundle
@@ -26,12 +26,12 @@ def proven(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return proven_bundle(tmp_path_factory.mktemp("b") / "proven", num_probes=3)
 
 
-def open_backend(name: str, model: object) -> Backend:
+def open_backend(name: str, model: object) -> EmbeddedBackend:
     return get_backend(name).open(ModelSource(model.SerializeToString()))  # type: ignore[attr-defined]
 
 
 def test_is_a_backend(name: str) -> None:
-    assert issubclass(get_backend(name), Backend)
+    assert issubclass(get_backend(name), EmbeddedBackend)
 
 
 def test_opens_bytes_and_tells_the_signature(name: str) -> None:
@@ -96,7 +96,7 @@ def test_attestation_fails_for_a_model_that_computes_something_else(
 
 def test_output_that_the_runtime_leaves_out_is_an_error(name: str) -> None:
     """The check is in the base class; a fake that forgets an output shows it."""
-    assert get_backend(name).infer is Backend.infer
+    assert get_backend(name).infer is EmbeddedBackend.infer
     with pytest.raises(InferenceFailed, match="gave no output 'z'"):
         FakeBackend({"y": np.zeros(1)}).infer({}, ["y", "z"])
 

@@ -13,8 +13,9 @@ from hypothesis.extra import numpy as hnp
 from tritonclient.grpc import service_pb2
 
 from paritygate.converter.types import Array, DType
+from paritygate.serving import v2_binary
 from paritygate.serving.errors import InvalidArgument, PayloadTooLarge
-from paritygate.serving.facades import v2_binary, v2_json, v2_proto
+from paritygate.serving.facades import v2_json, v2_proto
 from paritygate.serving.facades.bodies import decompress
 from paritygate.serving.types import DATATYPES, InferResponse, InferTensor, Provenance, Route
 

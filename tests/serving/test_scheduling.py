@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tritonclient import grpc as grpcclient
 
 from paritygate.converter.types import Array, Feeds
-from paritygate.serving.backends.base import Backend
+from paritygate.serving.backends.base import EmbeddedBackend
 from paritygate.serving.errors import Exhausted, InferenceFailed, InvalidArgument, Unavailable
 from paritygate.serving.placement import Runner
 from paritygate.serving.publish.triton_config import parse_config
@@ -24,7 +24,7 @@ from paritygate.serving.scheduling import BatchingExecution, BatchingPolicy, bat
 from paritygate.serving.scheduling.gain import BatchGain
 from paritygate.serving.scheduling.policy import QueuePolicy
 from paritygate.serving.scheduling.queue import NEVER, BatchQueue, Waiting
-from paritygate.serving.types import RequestedOutput
+from paritygate.serving.types import InferRequest, RequestedOutput
 from paritygate.serving.validation import CheckedRequest
 from support.gateway import running_gateway
 from support.onnx_models import slow_model, write_model
@@ -218,7 +218,7 @@ def test_requests_run_together_as_long_as_it_takes_no_longer() -> None:
 # --- the execution ---
 
 
-class Doubling(Backend):
+class Doubling(EmbeddedBackend):
     """`y = 2 x`; what else it does is told by what it is given."""
 
     computes_here = True
@@ -242,7 +242,7 @@ class Doubling(Backend):
         return {"y": y[: self.rows] if self.rows and len(x) > 1 else y, "z": -x}
 
     @classmethod
-    def open(cls, source: Any) -> Backend:
+    def open(cls, source: Any) -> EmbeddedBackend:
         raise NotImplementedError
 
     signature = runtime = property(lambda self: None)
@@ -261,7 +261,7 @@ def runner() -> Iterator[Runner]:
     made.close()
 
 
-def execution(runner: Runner, backend: Backend, **policy: Any) -> BatchingExecution:
+def execution(runner: Runner, backend: EmbeddedBackend, **policy: Any) -> BatchingExecution:
     policy = {"max_batch_size": 8, "instances": 1, **policy}
     return BatchingExecution(
         backend, runner.lane(0), runner, BatchingPolicy(**policy), "version 1 of model 'm'"
@@ -276,7 +276,8 @@ def checked(*values: float) -> CheckedRequest:
 async def ask(
     execution: BatchingExecution, *values: float, outputs: Sequence[str] = ("y",), **parameters: int
 ) -> list[Any]:
-    timed = await execution.run(checked(*values), list(outputs), parameters)
+    request = InferRequest("m", "", [], parameters=parameters)
+    timed = await execution.run(checked(*values), list(outputs), request)
     return [array.ravel().tolist() for array in timed.result]
 
 

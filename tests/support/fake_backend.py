@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from paritygate.converter.bundle import Bundle
 from paritygate.converter.parity.report import Attestation, Certificate
 from paritygate.converter.types import Array, Feeds, Signature
-from paritygate.serving.backends.base import Backend, ModelSource
+from paritygate.serving.backends.base import EmbeddedBackend, ModelSource
 
 
-class FakeBackend(Backend):
+class FakeBackend(EmbeddedBackend):
     """Answers fixed outputs, and remembers whether it was closed."""
 
     def __init__(
