@@ -27,6 +27,7 @@ from paritygate.serving.errors import (
 )
 from paritygate.serving.log_settings import LogSettings
 from paritygate.serving.models import Model, Models, Version
+from paritygate.serving.overrides import NOTHING, LoadParameters
 from paritygate.serving.placement import Runner, Timed
 from paritygate.serving.rollouts import Rollouts
 from paritygate.serving.shared_memory import Regions
@@ -536,15 +537,15 @@ class DataPlane:
             entries.sort(key=lambda entry: entry.name)
         return [entry for entry in entries if entry.state == "READY"] if ready_only else entries
 
-    async def load(self, name: str, *, admin: bool = False) -> None:
-        """Load a model as the repository has it now; returns when it is ready.
+    async def load(self, name: str, parameters: LoadParameters = NOTHING, *, admin: bool = False) -> None:
+        """Load a model as the repository has it now, or as the call says; returns when it is ready.
 
         Raises:
             Unavailable: If this is not the admin port and the mode is not explicit.
             LoadFailed: If it cannot be loaded; what was live stays live.
         """
         self._check_control(admin=admin)
-        await self.models.load(name)
+        await self.models.load(name, parameters)
         await self.rollouts.look()
 
     async def unload(self, name: str, *, admin: bool = False) -> None:

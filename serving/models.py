@@ -23,6 +23,7 @@ from paritygate.serving.config import Settings
 from paritygate.serving.errors import LoadFailed, NotFound, Unavailable
 from paritygate.serving.execution import Execution, Placing
 from paritygate.serving.loading import LoadedVersion, LoadRequest, load_version
+from paritygate.serving.overrides import NOTHING, LoadParameters, Override, make_override
 from paritygate.serving.placement import Runner
 from paritygate.serving.publish.triton_config import ModelConfig
 from paritygate.serving.repository_view import RepositoryView, Snapshot
@@ -236,20 +237,30 @@ class Models:
             if model is None or not model.unloaded:
                 await self._refresh(name)
 
-    async def load(self, name: str) -> None:
-        """Load a model as the repository has it now; what is unchanged stays as it is.
+    async def load(self, name: str, parameters: LoadParameters = NOTHING) -> None:
+        """Load a model as the repository has it now, or as the call says; what is unchanged stays as it is.
 
         Raises:
             LoadFailed: If the model is not there or one of its listed versions cannot be loaded.
         """
-        model = self._models.get(name)
-        if model is None and name not in await self._in_loader(self._view.models):
+        known = name in self._models or name in await self._in_loader(self._view.models)
+        if not known and not parameters.files:
             raise LoadFailed(f"failed to load '{name}', no such model in the repository")
+        override = (
+            await self._in_loader(partial(make_override, name, parameters)) if parameters.config else None
+        )
         async with self._held(name) as model:
+            before = self._view.override(name, override)
             model.unloaded = False
             await self._guarded_pass(model, retry=True)
-        if model.fault or model.failures:
-            raise LoadFailed(f"failed to load '{name}'{model.why()}")
+            failed, why = bool(model.fault or model.failures), model.why()
+            if failed and override is not None:
+                # What is live came of the one before, which therefore stays the one to look at.
+                self._view.override(name, before)
+                before = override
+            await self._in_loader(partial(_drop, before))
+        if failed:
+            raise LoadFailed(f"failed to load '{name}'{why}")
 
     async def unload(self, name: str) -> None:
         """Take a model out of service; requests in flight finish. An unknown name is fine, as it is for Triton."""
@@ -257,6 +268,7 @@ class Models:
             return
         async with self._held(name) as model:
             model.unloaded = True
+            await self._in_loader(partial(_drop, self._view.override(name, None)))
             model.failures.clear()
             model.fault = ""
             model.listed = ()
@@ -438,6 +450,11 @@ class Models:
 
     def _in_loader(self, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._loader, work)
+
+
+def _drop(override: Override | None) -> None:
+    if override is not None:
+        override.drop()
 
 
 def _missing(model: str, number: int) -> str:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from paritygate.converter.bundle import CERTIFICATE_FILE, DATA_FILE, MANIFEST_FILE
 from paritygate.serving.errors import LoadFailed
+from paritygate.serving.overrides import Override
 from paritygate.serving.publish import ModelRepository
+from paritygate.serving.publish.layout import version_folders
 from paritygate.serving.publish.triton_config import CONFIG_FILE, ModelConfig
 
 log = logging.getLogger("paritygate.serving")
@@ -44,10 +46,19 @@ class RepositoryView:
         self._repository = ModelRepository(root)
         self._configs: dict[str, tuple[object, ModelConfig]] = {}
         self._ignored: set[str] = set()
+        self._overrides: dict[str, Override] = {}
 
     def directory(self, model: str) -> Path:
-        """The model's folder."""
-        return self._root / model
+        """The model's folder, or the one that stands for it."""
+        override = self._overrides.get(model)
+        return (override.directory if override is not None else None) or self._root / model
+
+    def override(self, model: str, override: Override | None) -> Override | None:
+        """Have something stand for what the repository says of a model, or nothing; gives what did before."""
+        before = self._overrides.pop(model, None)
+        if override is not None:
+            self._overrides[model] = override
+        return before
 
     def models(self) -> list[str]:
         """The names of all models."""
@@ -64,8 +75,9 @@ class RepositoryView:
         if not directory.is_dir():
             self._configs.pop(model, None)
             return Snapshot(None)
-        config = self._config(model)
-        available = self._repository.available_versions(model)
+        override = self._overrides.get(model)
+        config = override.config if override is not None else self._config(model)
+        available = tuple(version_folders(directory))
         versions = config.version_policy.select(available)
         missing = tuple(sorted(set(config.version_policy.versions) - set(available)))
         self._warn_about_ignored(model, directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -11,11 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from paritygate.serving.dataplane import DataPlane
-from paritygate.serving.errors import InvalidArgument, NotFound, ServingError, Unsupported
+from paritygate.serving.errors import InvalidArgument, NotFound, ServingError
 from paritygate.serving.facades import http_errors, v2_json
 from paritygate.serving.facades.bodies import Body, Budget, ClientGone
+from paritygate.serving.facades.v2_generate import add_generate
 from paritygate.serving.facades.v2_settings import add_settings
 from paritygate.serving.facades.v2_shared_memory import add_shared_memory
+from paritygate.serving.overrides import LoadParameters, read_load_parameters
 from paritygate.serving.triton_view import message_to_json, statistics_to_json
 from paritygate.serving.types import TensorMetadata
 
@@ -112,6 +115,7 @@ def build_api(dataplane: DataPlane) -> FastAPI:
     add_repository(api, dataplane, admin=False)
     add_shared_memory(api, dataplane)
     add_settings(api, dataplane, admin=False)
+    add_generate(api, dataplane)
     _document_inference(api)
     return api
 
@@ -308,9 +312,9 @@ def add_repository(api: FastAPI, dataplane: DataPlane, *, admin: bool) -> None:
 
     @api.post("/v2/repository/models/{model}/load", tags=["repository"], responses=_documented(refused))
     async def load(model: str, request: Request) -> Response:
-        """Load a model as the repository has it now; answers when it is ready."""
-        check_load_parameters((await json_body(request)).get("parameters"))
-        await dataplane.load(model, admin=admin)
+        """Load a model as the repository has it now, or as a config and files in `parameters` say."""
+        parameters = load_parameters((await json_body(request)).get("parameters"))
+        await dataplane.load(model, parameters, admin=admin)
         return Response(status_code=200)
 
     @api.post("/v2/repository/models/{model}/unload", tags=["repository"], responses=_documented(refused))
@@ -321,21 +325,25 @@ def add_repository(api: FastAPI, dataplane: DataPlane, *, admin: bool) -> None:
         return Response(status_code=200)
 
 
-def check_load_parameters(parameters: Any) -> None:
-    """Refuse what would serve bytes that nobody has proven.
+def load_parameters(parameters: Any) -> LoadParameters:
+    """What came with a load call; files are base64 here.
 
     Raises:
-        Unsupported: If a config or a file is sent with the load.
-        InvalidArgument: If a parameter is not known.
+        InvalidArgument: If a parameter is not known or is none of its kind.
     """
-    given = v2_json.decode_parameters(parameters, "the load request")
-    for key in given:
-        if key == "config" or key.startswith("file:"):
-            raise Unsupported(
-                f"load parameter '{key[:60]}' is not taken: files that come with a load are not proven. "
-                "Publish a version."
-            )
-        raise InvalidArgument(f"load parameter '{key[:60]}' is not known.")
+    given: dict[str, object] = {}
+    for key, value in v2_json.decode_parameters(parameters, "the load request").items():
+        given[key] = _from_base64(key, value) if key.startswith("file:") else value
+    return read_load_parameters(given)
+
+
+def _from_base64(key: str, value: object) -> bytes:
+    try:
+        return base64.b64decode(value if isinstance(value, str) else "?", validate=True)
+    except ValueError:
+        raise InvalidArgument(
+            f"load parameter '{key[:80]}' is not base64; send the content of the file so encoded."
+        ) from None
 
 
 def entry_to_json(entry: Any) -> dict[str, str]:

@@ -21,7 +21,7 @@ from paritygate.serving.facades.grpc_health import HealthCheckRequest, HealthSer
 from paritygate.serving.facades.grpc_reflection import ReflectionService
 from paritygate.serving.facades.http_errors import error_headers, log_internal_error
 from paritygate.serving.facades.known_messages import KnownMessages
-from paritygate.serving.facades.v2_api import check_load_parameters
+from paritygate.serving.overrides import read_load_parameters
 from paritygate.serving.types import InferRequest, InferResponse, Provenance, Route, StreamPins, answer_facts
 
 CODES: Mapping[Kind, grpc.StatusCode] = {
@@ -201,9 +201,12 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
 
     @_answered
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
-        """Load a model as the repository has it now."""
-        check_load_parameters(dict.fromkeys(request.parameters, ""))
-        await self._dataplane.load(request.model_name)
+        """Load a model as the repository has it now, or by a config and files that came with the call."""
+        given = {
+            key: getattr(value, value.WhichOneof("parameter_choice") or "string_param")
+            for key, value in request.parameters.items()
+        }
+        await self._dataplane.load(request.model_name, read_load_parameters(given))
         return pb.RepositoryModelLoadResponse()
 
     @_answered
@@ -292,6 +295,8 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
                 begun = self._begun(request, metadata, pins)
                 response = self._dataplane.answer_at_once(begun) or await self._dataplane.answer(begun)
                 answer = v2_proto.encode_response(response, request.outputs)
+                # A request has one answer here, which is therefore its last; Triton says so on each.
+                answer.parameters["triton_final_response"].bool_param = True
                 yield pb.ModelStreamInferResponse(infer_response=answer)
             except ServingError as error:
                 yield _stream_error(message, str(error))

@@ -125,7 +125,7 @@ class InferEndpoint:
             return None
         model, version = _target(match)
         encoding = accepted_encoding(headers.get(b"accept-encoding"))
-        return KnownInfer(model, version, size_bytes, header_length, encoding, _facts(scope["headers"]))
+        return KnownInfer(model, version, size_bytes, header_length, encoding, facts_of(scope["headers"]))
 
     def answer(self, known: KnownInfer, body: bytes) -> tuple[bytes, bytes] | _Halfway | None:
         """Answer a whole request, as far as nothing has to be waited for; see `http_server.Shortcut`."""
@@ -181,7 +181,7 @@ class InferEndpoint:
             check_no_reserved_headers(headers)
         model, version = _target(match)
         wire = await self._decode(await body.read(headers, receive), headers, model, version)
-        wire.request.headers = lambda: _facts(scope["headers"])
+        wire.request.headers = lambda: facts_of(scope["headers"])
         begun = self._dataplane.begin(wire.request)
         response = self._dataplane.answer_at_once(begun)
         if response is None:
@@ -343,7 +343,7 @@ def _unquoted(text: bytes) -> str:
     return unquote(plain) if "%" in plain else plain
 
 
-def _facts(headers: Headers) -> dict[str, str]:
+def facts_of(headers: Headers) -> dict[str, str]:
     """What a rollout may look at: lower-case names, values byte for byte, the gateway's own names left out."""
     facts: dict[str, str] = {}
     for name, value in headers:

@@ -356,21 +356,6 @@ def test_explicit_mode_loads_on_the_inference_ports(repository: Path, tmp_path: 
             assert other.is_model_ready("add")
 
 
-def test_load_with_overrides_is_refused(repository: Path, tmp_path: Path) -> None:
-    table: list[tuple[dict[str, Any], int, str]] = [
-        ({"config": "{}"}, 501, "not proven"),
-        ({"file:1/model.onnx": "AAAA"}, 501, "not proven"),
-        ({"odd": 1}, 400, "load parameter 'odd' is not known"),
-    ]
-    write_model(repository, "add", add_model(1.0))
-    with running_gateway(repository, tmp_path / "gw", "--allow-unproven") as gateway:
-        for parameters, status, match in table:
-            answer = gateway.ask(
-                "POST", "/v2/repository/models/add/load", {"parameters": parameters}, port="admin"
-            )
-            assert (answer.status, match in answer.error) == (status, True), answer
-
-
 def test_config_that_asks_for_more_than_there_is_is_refused(repository: Path, tmp_path: Path) -> None:
     extras = {
         "sequence_batching": "sequence_batching { }",
