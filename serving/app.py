@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from paritygate.serving.background import Background
 from paritygate.serving.config import Settings
+from paritygate.serving.memory_limit import limit_memory
 
 if TYPE_CHECKING:
     from paritygate.mesh.state import StateStore
@@ -103,6 +104,7 @@ class Gateway:
 
         check_installation()
         settings = self._settings
+        limit_memory(settings.max_memory_bytes)
         self._listen_to_signals()
         runner = Runner(threads=settings.inference_threads, max_queue=settings.max_queue)
         hub = _hub(settings)

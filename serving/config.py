@@ -111,6 +111,10 @@ class Settings:
     max_response_bytes: int = 1024 * MIB
     """Largest sum of output bytes of one answer."""
 
+    max_memory_bytes: int = 0
+    """Most memory that this process may write to; 0 is nine tenths of the machine's, or of the container's. A
+    model that lets clients choose the size of its outputs then fails one request, and the machine ends nobody."""
+
     body_timeout_s: float = 30.0
     """Seconds in which a request's head, and then its body, must have arrived."""
 
@@ -175,6 +179,7 @@ _LEAST: dict[str, float] = {
     "max_body_bytes": 1024,
     "max_inflight_bytes": 1024,
     "max_response_bytes": 1024,
+    "max_memory_bytes": 0,
     "body_timeout_s": 0.01,
     "keep_alive_timeout_s": 0.1,
     "max_header_bytes": 1024,

@@ -376,16 +376,17 @@ class DataPlane:
 
     def _response(self, begun: Begun, timed: Timed[list[Array]]) -> InferResponse:
         version, checked, request = begun.version, begun.checked, begun.request
-        outputs, size_bytes = [], 0
+        size_bytes = sum([array.nbytes for array in timed.result])
+        if size_bytes > self.settings.max_response_bytes:
+            timed.result.clear()  # the error's traceback would keep it
+            raise self._too_large(size_bytes)
+        outputs = []
         for wanted, array in zip(checked.outputs, timed.result, strict=True):
-            size_bytes += array.nbytes
             rule = version.rules.outputs[wanted.name]
             if rule.model_shape is None and not wanted.classification:
                 outputs.append(InferTensor(rule.name, rule.datatype, array))
             else:
                 outputs.append(_output(version, wanted, array))
-        if size_bytes > self.settings.max_response_bytes:
-            raise self._too_large(size_bytes)
         timings = Timings(
             timed.started_ns - begun.checked_ns,
             begun.checked_ns - begun.began_ns,

@@ -265,6 +265,9 @@ def _options(ort: Any, optimize: bool, intra_op_threads: int, log_level: int) ->
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     options.intra_op_num_threads = intra_op_threads
     options.log_severity_level = log_level
+    # The arena never gives back what the largest request took: one that asks for 16 GiB of zeros by a shape of
+    # sixteen bytes would hold them for good. Runs take as long without it (docs/gateway.md, "Limits").
+    options.enable_cpu_mem_arena = False
     return options
 
 

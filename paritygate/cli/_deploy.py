@@ -99,6 +99,7 @@ def serve(
     max_body_bytes: Annotated[int, _limit("Largest request, before and after decompression.")] = 64 << 20,
     max_inflight_bytes: Annotated[int, _limit("Largest sum of all bodies at one moment.")] = 1 << 30,
     max_response_bytes: Annotated[int, _limit("Largest sum of output bytes of one answer.")] = 1 << 30,
+    max_memory_bytes: Annotated[int, _limit("Memory of this process; 0: nine tenths of the machine's.")] = 0,
     max_header_bytes: Annotated[int, _limit("Largest sum of a request's header lines.")] = 64 << 10,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:

@@ -11,9 +11,12 @@ from paritygate.converter.bundle import Bundle
 from paritygate.converter.errors import ModelRunError
 from paritygate.converter.parity.report import Attestation, Certificate
 from paritygate.converter.types import Array, Feeds, Signature
-from paritygate.serving.errors import InferenceFailed, InvalidArgument
+from paritygate.serving.errors import InferenceFailed, InvalidArgument, PayloadTooLarge
 from paritygate.serving.execution import DirectExecution, Execution, Placing
 from paritygate.serving.scheduling import BatchingExecution, batching_policy
+
+_NO_MEMORY = ("std::bad_alloc", "Failed to allocate memory", "bad allocation")
+"""What onnxruntime says where memory cannot be had."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class EmbeddedBackend(Backend):
 
         Raises:
             InvalidArgument: If the runtime blames the values of the inputs, such as an index out of range.
+            PayloadTooLarge: If it cannot have the memory that these inputs make it ask for.
             InferenceFailed: If the runtime fails, or leaves an output out.
         """
         try:
@@ -107,6 +111,10 @@ class EmbeddedBackend(Backend):
         except ModelRunError as error:
             if error.inputs_refused:
                 raise InvalidArgument(f"the model refuses these inputs: {_first_line(error)}") from error
+            if any(sign in str(error) for sign in _NO_MEMORY):
+                raise PayloadTooLarge(
+                    "the model takes more memory for these inputs than the gateway may use; send smaller ones."
+                ) from error
             raise InferenceFailed(f"the model failed while it computed: {_first_line(error)}") from error
         except Exception as error:
             raise InferenceFailed(f"the model failed while it computed: {_first_line(error)}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paritygate.serving.dataplane import DataPlane
 from paritygate.serving.facades.base import Facade
 from paritygate.serving.facades.http_server import HttpServer
-from paritygate.serving.facades.v2_api import add_repository, new_api
+from paritygate.serving.facades.v2_api import add_docs, add_repository, new_api
 from paritygate.serving.facades.v2_settings import add_settings
 
 
@@ -17,6 +17,7 @@ class AdminFacade(Facade):
         api = new_api("paritygate admin", dataplane, starts_at="/v2/repository")
         add_repository(api, dataplane, admin=True)
         add_settings(api, dataplane, admin=True)
+        add_docs(api, dataplane, admin=True)
         self._server = HttpServer(api, dataplane.settings)
 
     def bind(self, host: str, port: int) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -13,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from paritygate.serving.dataplane import DataPlane
 from paritygate.serving.errors import InvalidArgument, NotFound, ServingError
-from paritygate.serving.facades import http_errors, v2_json
+from paritygate.serving.facades import http_errors, v2_docs, v2_json
 from paritygate.serving.facades.bodies import Body, Budget, ClientGone
 from paritygate.serving.facades.v2_generate import add_generate
 from paritygate.serving.facades.v2_settings import add_settings
@@ -117,6 +120,7 @@ def build_api(dataplane: DataPlane) -> FastAPI:
     add_settings(api, dataplane, admin=False)
     add_generate(api, dataplane)
     _document_inference(api)
+    add_docs(api, dataplane, admin=False)
     return api
 
 
@@ -133,7 +137,10 @@ def new_api(title: str, dataplane: DataPlane, *, starts_at: str) -> FastAPI:
         version=dataplane.server_metadata().version,
         description=_DESCRIPTION,
         redirect_slashes=False,
+        # FastAPI's own pages take their scripts from another server, and its document knows no model.
+        docs_url=None,
         redoc_url=None,
+        openapi_url=None,
     )
 
     async def on_http_error(_: Request, error: HTTPException) -> Response:
@@ -169,7 +176,7 @@ def new_api(title: str, dataplane: DataPlane, *, starts_at: str) -> FastAPI:
     @api.get("/", tags=["server"], responses=_documented({}, FrontBody))
     async def front() -> Response:
         """What answers here; for whoever opens the address in a browser."""
-        return _json({"name": api.title, "version": api.version, "docs": api.docs_url, "api": starts_at})
+        return _json({"name": api.title, "version": api.version, "docs": "/docs", "api": starts_at})
 
     return api
 
@@ -354,12 +361,85 @@ def entry_to_json(entry: Any) -> dict[str, str]:
 
 def _document_inference(api: FastAPI) -> None:
     """Have the OpenAPI document name the inference paths, which are answered before this app is asked."""
+    text = "Answer one request; tensors as JSON or, with Inference-Header-Content-Length, as bytes after it."
 
-    async def never(model: str, body: InferRequestBody, version: str = "") -> Response:
-        """Answer one request; tensors as JSON or, with Inference-Header-Content-Length, as bytes."""
+    async def infer(model: str, body: InferRequestBody) -> Response:
+        raise NotFound("inference is answered elsewhere")  # pragma: no cover - the dispatcher is in front
+
+    async def infer_version(model: str, version: str, body: InferRequestBody) -> Response:
         raise NotFound("inference is answered elsewhere")  # pragma: no cover - the dispatcher is in front
 
     errors = {400: "The request does not fit the model.", 413: "The body is too large.", **_UNKNOWN}
-    for path in ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"):
-        responses = _documented(errors, InferResponseBody)
-        api.post(path, tags=["inference"], responses=responses, name="infer")(never)
+    for path, never in ((v2_docs.INFER_PATH, infer), (v2_docs.VERSION_INFER_PATH, infer_version)):
+        api.post(
+            path,
+            tags=["inference"],
+            responses=_documented(errors, InferResponseBody),
+            description=text,
+            openapi_extra=dict(v2_docs.INFER_EXTRAS),
+        )(never)
+
+
+def add_docs(api: FastAPI, dataplane: DataPlane, *, admin: bool) -> None:
+    """Add the documentation of all that `api` has by now; on the admin port there are no models in it."""
+    calls = _Calls(api)
+
+    @api.get("/openapi.json", include_in_schema=False)
+    async def document() -> Response:
+        live = [] if admin or _silent(dataplane) else v2_docs.collect(dataplane)
+        # Health and every other client would wait meanwhile.
+        text = await asyncio.to_thread(calls.with_examples, live)
+        return Response(text, 200, None, "application/json")
+
+    async def page(request: Request, model: str | None) -> Response:
+        silent = _silent(dataplane)
+        models = [] if admin or silent else v2_docs.collect(dataplane, model)
+        facts = partial(
+            v2_docs.Page,
+            title=api.title,
+            version=api.version,
+            authority=v2_docs.authority_of(request.headers.get("host"), request.scope["server"]),
+            max_body_bytes=dataplane.settings.max_body_bytes,
+            note=silent or ("" if admin or dataplane.ready() else _NOT_READY),
+            models=models,
+            one_model=model is not None,
+        )
+        text = await asyncio.to_thread(lambda: v2_docs.render(facts(calls=calls.document())))
+        return Response(text.encode(), 503 if silent else 200, v2_docs.HEADERS, "text/html; charset=utf-8")
+
+    @api.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        return await page(request, None)
+
+    if not admin:
+
+        @api.get("/docs/{model}", include_in_schema=False)
+        async def model_docs(model: str, request: Request) -> Response:
+            return await page(request, model)
+
+
+_NOT_READY = "The gateway is not ready: some requests that name no version are refused now."
+
+
+def _silent(dataplane: DataPlane) -> str:
+    """Why no model is told of now; empty if that can be done."""
+    if dataplane.exiting:
+        return "The gateway is shutting down; ask another one."
+    return "" if dataplane.models.started else "The gateway is still starting; try again."
+
+
+class _Calls:
+    """The OpenAPI document of an app, made when it is first asked for: it takes longer than most requests."""
+
+    def __init__(self, api: FastAPI) -> None:
+        self._api = api
+
+    def document(self) -> dict[str, Any]:
+        """Every call, in a copy of the caller's own."""
+        return v2_docs.without_validation_errors(self._api.openapi())
+
+    def with_examples(self, models: list[v2_docs.ModelFacts]) -> bytes:
+        """The document as JSON text, with sample requests of these models."""
+        document = self.document()
+        v2_docs.add_examples(document, models)
+        return json.dumps(document).encode()  # in ASCII: a folder's name need not be UTF-8

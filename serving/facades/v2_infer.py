@@ -157,8 +157,12 @@ class InferEndpoint:
         self, halfway: _Halfway, receive: Receive, body: Body
     ) -> tuple[v2_json.WireAnswer, InferResponse, str]:
         """Finish what the shortcut began."""
-        if halfway.error is not None:
-            raise halfway.error
+        refusal, halfway.error = halfway.error, None
+        if refusal is not None:
+            try:
+                raise refusal
+            finally:
+                del refusal  # its traceback leads here: a circle would keep the request's tensors for long
         assert halfway.wire is not None  # only what is refused has none
         response = halfway.response
         if response is None:

@@ -37,6 +37,8 @@ from paritygate.serving.types import (
 )
 
 _MAX_DEPTH = 32
+MAX_TENSORS = 4096
+"""Most inputs, outputs or parameters of one request; the largest real models have some hundreds."""
 _MAX_CLASSES = 2**31 - 1
 _REQUEST_KEYS = frozenset({"id", "parameters", "inputs", "outputs", "model_name", "model_version"})
 
@@ -215,6 +217,8 @@ def _list(document: Mapping[str, Any], key: str, *, required: bool = False) -> l
     if not isinstance(value, list):
         given = "is missing" if value is None else f"is a JSON {_kind(value)}"
         raise InvalidArgument(f"'{key}' {given}; expected a list of objects.")
+    if len(value) > MAX_TENSORS:
+        raise InvalidArgument(f"'{key}' has {len(value)} entries; expected at most {MAX_TENSORS}.")
     return value
 
 
@@ -236,6 +240,10 @@ def decode_parameters(value: Any, owner: str) -> dict[str, Parameter]:
         return {}
     if not isinstance(value, dict):
         raise InvalidArgument(f"'parameters' of {owner} is a JSON {_kind(value)}; expected an object.")
+    if len(value) > MAX_TENSORS:
+        raise InvalidArgument(
+            f"'parameters' of {owner} has {len(value)} entries; expected at most {MAX_TENSORS}."
+        )
     for key, item in value.items():
         if not isinstance(item, (bool, int, float, str)):
             raise InvalidArgument(

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2 as pb
 from paritygate.converter.types import Array, DType
 from paritygate.serving import v2_binary
 from paritygate.serving.errors import InvalidArgument
-from paritygate.serving.facades.v2_json import part_of, requested_output, write_part
+from paritygate.serving.facades.v2_json import MAX_TENSORS, part_of, requested_output, write_part
 from paritygate.serving.models import Model, Version
 from paritygate.serving.shared_memory import NONE as NO_REGIONS
 from paritygate.serving.shared_memory import Regions
@@ -64,6 +64,11 @@ def decode_request(message: Any, regions: Regions = NO_REGIONS) -> InferRequest:
         NotFound: If a region is not registered.
         Unsupported: If a region is named where shared memory is off.
     """
+    for field in ("inputs", "outputs", "parameters"):
+        if len(getattr(message, field)) > MAX_TENSORS:
+            raise InvalidArgument(
+                f"'{field}' has {len(getattr(message, field))} entries; expected at most {MAX_TENSORS}."
+            )
     raw = message.raw_input_contents
     sent = [item for item in message.inputs if "shared_memory_region" not in item.parameters]
     if raw and len(raw) != len(sent):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import socket
 import threading
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     write_model(repository, "expand", expanding_model())
     options = ("--allow-unproven", "--max-body-bytes", str(LIMIT), "--body-timeout-s", "1.5")
     limits = ("--max-response-bytes", "1000000", "--max-header-bytes", "8192")
-    with running_gateway(repository, tmp_path_factory.mktemp("gateway"), *options, *limits) as running:
+    memory = ("--max-memory-bytes", "4000000000")
+    with running_gateway(
+        repository, tmp_path_factory.mktemp("gateway"), *options, *limits, *memory
+    ) as running:
         yield running
 
 
@@ -274,6 +279,36 @@ def test_answer_over_the_limit_is_refused(gateway: Gateway) -> None:
     answer = gateway.infer("expand", request)
     assert answer.status == 400
     assert "the answer has 4000000 bytes, more than the 1000000" in answer.error
+
+
+@pytest.mark.parametrize("size", [2**23, 2**34, 2**50])
+def test_run_that_wants_too_much_memory_fails_alone_and_gives_it_back(gateway: Gateway, size: int) -> None:
+    request = {"inputs": [{"name": "shape", "datatype": "INT64", "shape": [2], "data": [size, 1024]}]}
+    answer = gateway.infer("expand", request)
+    assert answer.status == 413
+    assert "takes more memory for these inputs" in answer.error
+    assert resident_bytes(gateway) < 500_000_000
+    request["inputs"][0]["data"] = [2, 3]
+    assert gateway.infer("expand", request).status == 200
+
+
+def test_memory_of_a_large_run_is_given_back(gateway: Gateway) -> None:
+    before = resident_bytes(gateway)
+    request = {"inputs": [{"name": "shape", "datatype": "INT64", "shape": [2], "data": [2**18, 1024]}]}
+    assert gateway.infer("expand", request).status == 400  # a GiB, more than one answer may have
+    assert resident_bytes(gateway) < before + 100_000_000
+
+
+def resident_bytes(gateway: Gateway) -> int:
+    fields = Path(f"/proc/{gateway.process.pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("key", ["inputs", "outputs"])
+def test_too_many_tensors_are_refused(gateway: Gateway, key: str) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+    answer = gateway.infer("fp32", {"inputs": [tensor]} | {key: [tensor] * 5000})
+    assert answer.status in (400, 413)
 
 
 def test_failing_runtime_is_an_internal_error_in_one_line(gateway: Gateway) -> None:
