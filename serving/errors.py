@@ -48,6 +48,14 @@ class ServingError(Exception):
     kind = Kind.INTERNAL
     answered_by: tuple[Route, Provenance] | None = None
 
+    def __init__(self, text: str) -> None:
+        # Texts name what clients send and upstreams say; neither may break a line of a log or of an answer.
+        super().__init__(text if text.isprintable() else "".join(map(_visible, text)))
+
+
+def _visible(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+
 
 class InvalidArgument(ServingError):
     """What the client sent does not fit the model or the protocol."""

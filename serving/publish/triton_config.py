@@ -210,6 +210,12 @@ def parse_config(text: str, *, model: str | None = None, path: Path | None = Non
             model=known_as,
             path=path,
         ) from error
+    except (ValueError, TypeError, RecursionError) as error:  # a number out of range, nesting without end
+        raise ConfigInvalid(
+            f"{place} is not a Triton model config: {error}. Correct it and try again.",
+            model=known_as,
+            path=path,
+        ) from error
     config = ModelConfig(message, text)
     fault = next(_value_faults(config, model), None)
     if fault:
@@ -248,6 +254,10 @@ def _value_faults(config: ModelConfig, model: str | None) -> Iterator[str]:
             yield f"version_policy lists version {version}, expected whole numbers from 0 up"
     if config.version_policy.kind == "specific" and not config.version_policy.versions:
         yield "version_policy lists no versions, expected at least one"
+    for kind, messages in (("input", config.message.input), ("output", config.message.output)):
+        for tensor in messages:
+            if tensor.data_type not in model_config_pb2.DataType.values():
+                yield f"{kind} '{tensor.name}' has data_type {tensor.data_type}, which stands for no type"
     for kind, tensors in (("input", config.inputs), ("output", config.outputs)):
         yield from _tensor_faults(kind, tensors)
 
