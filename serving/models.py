@@ -350,7 +350,9 @@ class Models:
         failure = model.failures.get(number)
         if failure is not None and failure.stamp == stamp and not retry:
             return
-        model.loading.add(number)
+        if failure is None or failure.stamp is not None:
+            # What is tried again at every look, for an upstream may come back, keeps its reason meanwhile.
+            model.loading.add(number)
         try:
             loaded = await self._load_version(model, number, config)
         except LoadFailed as error:
